@@ -1,0 +1,6 @@
+"""How an environment reads to a language model: one agent file an environment."""
+
+from lgym.agents.base import TextAgent
+from lgym.agents.blackjack import BlackjackAgent
+
+__all__ = ["BlackjackAgent", "TextAgent"]

@@ -1,0 +1,68 @@
+"""What a user writes to let a language model play: observations to text, and text back to actions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lgym.types import ParsedAction
+
+
+class TextAgent(ABC):
+    """The words of one environment. Holds no model and no memory: the same observation always reads the same.
+
+    An environment whose actions are a `Discrete` space needs a prompt, the actions' names and one method:
+
+        class FrozenLakeAgent(TextAgent):
+            system_prompt = "Cross the frozen lake to the goal. Answer left, down, right or up."
+            actions = ("left", "down", "right", "up")  # in the order of the environment's numbers
+
+            def format_observation(self, observation):
+                row, column = divmod(int(observation), 4)
+                return f"Row {row}, column {column}."
+
+    Where the legal actions change from turn to turn, override `candidates`; where actions are not names, override
+    `extract_action`, which then sees whatever the model said; and with no `actions` at all the model speaks freely.
+    """
+
+    actions: Sequence[str] = ()
+    """The names of a `Discrete` space's actions, in the order of their numbers from 0; empty where not needed."""
+
+    @property
+    @abstractmethod
+    def system_prompt(self) -> str:
+        """The rules and the form of the answer, said once an episode: a class attribute, or a property."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if callable(cls.__dict__.get("system_prompt")):
+            raise TypeError(f"{cls.__name__}.system_prompt is a method: make it a string, or put @property above it")
+        if isinstance(cls.__dict__.get("actions"), str):
+            raise TypeError(f"{cls.__name__}.actions is one string, {cls.actions!r}: make it a tuple of names")
+
+    @abstractmethod
+    def format_observation(self, observation: Any) -> str:
+        """What the model reads of an observation. Short, the varying words last: equal openings are computed once."""
+
+    def candidates(self, observation: Any, info: Mapping[str, Any]) -> Sequence[str] | None:
+        """The legal actions as texts, or `None`: the agent offers no candidates and the model speaks freely."""
+        return self.actions or None
+
+    def extract_action(self, text: str) -> ParsedAction:
+        """The action a text names: by default its number in `actions`, whatever the case and the space around it.
+
+        Raises `TypeError` where `actions` is empty, as there is then nothing to compare with.
+        """
+        if not self.actions:
+            name = type(self).__name__
+            raise TypeError(f"{name} has no `actions` to find {text!r} in: list them, or override `extract_action`")
+        said = text.strip().casefold()
+        for number, action in enumerate(self.actions):
+            if said == action.casefold():
+                return ParsedAction(number)
+        return ParsedAction.failure(f"{text!r} is none of {', '.join(self.actions)}")
+
+    def baselines(self) -> dict[str, float]:
+        """Mean episode returns of policies known for this environment, such as 'random' and 'optimal'."""
+        return {}

@@ -1,0 +1,44 @@
+"""Blackjack in words."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from lgym.agents.base import TextAgent
+from lgym.envs import blackjack
+
+
+class BlackjackAgent(TextAgent):
+    """Gymnasium's `Blackjack-v1`: hit or stay, on 280 different hands.
+
+    The environment's number 0, which Gymnasium calls stick, is 'stay' here: the commoner word.
+    """
+
+    system_prompt = (
+        "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. "
+        "The dealer draws up to 17. In a soft hand an ace counts 11. Answer hit to draw a card, or stay to stop."
+    )
+    actions = ("stay", "hit")
+
+    def format_observation(self, observation: blackjack.State) -> str:
+        player_sum, dealer_card, usable_ace = (int(part) for part in observation)
+        hand = f"soft {player_sum}" if usable_ace else f"hard {player_sum}"
+        return f"Hand: {hand}. Dealer: {'ace' if dealer_card == 1 else dealer_card}"
+
+    def baselines(self) -> dict[str, float]:
+        """Exact expected returns under the environment's default rules (`natural=False, sab=False`)."""
+        return dict(_baselines())
+
+
+@cache
+def _baselines() -> dict[str, float]:
+    below_17 = np.array([player_sum < 17 for player_sum, _, _ in blackjack.states()], dtype=float)
+    policies = {
+        "random": np.full(len(below_17), 0.5),
+        "always stay": np.zeros(len(below_17)),
+        "hit below 17": below_17,
+        "optimal": blackjack.optimal_policy(),
+    }
+    return {name: blackjack.policy_value(hit_probability) for name, hit_probability in policies.items()}

@@ -1,0 +1,18 @@
+"""What watches a run: progress, transcripts, pictures, exports."""
+
+from lgym.callbacks.blackjack import BlackjackStrategy
+from lgym.callbacks.disk import DiskGuard
+from lgym.callbacks.export import AdapterExport
+from lgym.callbacks.progress import RolloutProgress
+from lgym.callbacks.summary import RunSummary
+from lgym.callbacks.transcripts import Transcripts, TranscriptWriter
+
+__all__ = [
+    "AdapterExport",
+    "BlackjackStrategy",
+    "DiskGuard",
+    "RolloutProgress",
+    "RunSummary",
+    "TranscriptWriter",
+    "Transcripts",
+]

@@ -1,0 +1,96 @@
+"""The progress bar: rollouts done, and within a rollout what is being played or learned."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm import tqdm
+
+SHOWN = {
+    "return": "rollout/return_mean",
+    "entropy": "policy/entropy",
+    "KL": "policy/approx_kl",
+    "value": "blackjack/value_sampled",
+}
+"""Label and metric; one that is not logged is left out."""
+
+
+class RolloutProgress(ProgressBar):
+    """One line for the run (rollouts, mean return, entropy, KL), one for the rollout in hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._run: tqdm | None = None
+        self._phase: tqdm | None = None
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        tqdm.write(kwargs.get("sep", " ").join(map(str, args)), file=sys.stderr)
+
+    def on_play(self, done: int, total: int) -> None:
+        """Told by the data side how much of a rollout has been played."""
+        if not self._enabled:
+            return
+        self._open_run()
+        unit = "turns" if getattr(self._data(), "turns_per_rollout", None) and self.trainer.training else "episodes"
+        self._show(f"{'playing' if self.trainer.training else 'evaluating'} {unit}", done, total)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._enabled:
+            self._show("learning minibatches", batch_idx + 1, None)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self._enabled:
+            return
+        run = self._open_run()
+        metrics = trainer.callback_metrics
+        run.set_postfix({label: f"{float(metrics[name]):.3f}" for label, name in SHOWN.items() if name in metrics})
+        run.n = trainer.current_epoch + 1
+        run.refresh()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        for bar in (self._phase, self._run):
+            if bar is not None:
+                bar.close()
+        self._phase = self._run = None
+
+    def _data(self) -> Any:
+        return getattr(self.trainer, "datamodule", None)
+
+    def _open_run(self) -> tqdm:
+        if self._run is None:
+            fitting = self.trainer.state.fn == "fit"
+            total = self.trainer.max_epochs if fitting else None
+            self._run = tqdm(
+                total=total if total and total > 0 else None,
+                initial=self.trainer.current_epoch if fitting else 0,
+                desc="rollouts",
+                unit="rollout",
+                disable=not fitting,
+                dynamic_ncols=True,
+                file=sys.stderr,
+            )
+        return self._run
+
+    def _show(self, what: str, done: int, total: int | None) -> None:
+        bar = self._phase
+        if bar is None or bar.desc != what:
+            if bar is not None:
+                bar.close()
+            bar = self._phase = tqdm(
+                total=total, desc=what, leave=False, dynamic_ncols=True, file=sys.stderr, position=1, mininterval=0.3
+            )
+        if done < bar.n:
+            bar.reset(total)
+        bar.update(done - bar.n)

@@ -1,0 +1,86 @@
+"""What a run says at its end: the result beside the known policies, where things are, and what to do next."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import lightning as L
+
+from lgym.data import RolloutDataModule
+from lgym.modules.evaluation import MODES
+
+
+class RunSummary(L.Callback):
+    """Prints the result of `fit`, `validate` and `test` as a small table."""
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._started = time.monotonic()
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        minutes = (time.monotonic() - self._started) / 60
+        say(f"\nTrained {trainer.current_epoch} rollouts, {trainer.global_step} optimizer steps; this session "
+            f"{minutes:.1f} minutes.")
+        say(results_table(trainer, "val"))
+        say(_places(trainer))
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == "validate":
+            say(results_table(trainer, "val"))
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        say(results_table(trainer, "test"))
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stdout, flush=True)
+
+
+def results_table(trainer: L.Trainer, stage: str) -> str:
+    """The evaluated policy, and what the agent knows of other policies in its environment."""
+    metrics = trainer.callback_metrics
+    rows = []
+    for mode in MODES:
+        name = f"{stage}_{mode}/return_mean"
+        if name in metrics:
+            interval = float(metrics[f"{stage}_{mode}/return_ci95"])
+            length = float(metrics[f"{stage}_{mode}/length_mean"])
+            rows.append((f"this policy, {mode}", f"{float(metrics[name]):+.4f} ± {interval:.4f}", f"{length:.1f} turns"))
+    for mode in MODES:
+        if f"blackjack/value_{mode}" in metrics:
+            agreement = f"{float(metrics['blackjack/agreement']):.1%} optimal actions" if mode == "greedy" else ""
+            rows.append((f"this policy, {mode}, exact", f"{float(metrics[f'blackjack/value_{mode}']):+.4f}", agreement))
+    data = getattr(trainer, "datamodule", None)
+    if isinstance(data, RolloutDataModule):
+        rows += [(name, f"{value:+.4f}", "") for name, value in data.agent.baselines().items()]
+    if not rows:
+        return "No evaluation was run: set trainer.limit_val_batches above 0, or run `lgym validate`."
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"  {name:<{width}}  {value:<18}  {note}".rstrip() for name, value, note in rows]
+    return "\n".join(["Mean return per episode:", *lines])
+
+
+def _places(trainer: L.Trainer) -> str:
+    folder = Path(trainer.log_dir or trainer.default_root_dir)
+    lines = ["Where things are:"]
+    checkpoint = trainer.checkpoint_callback
+    path = getattr(checkpoint, "last_model_path", "") or getattr(checkpoint, "best_model_path", "")
+    if path:
+        lines.append(f"  checkpoint  {_short(Path(path))}")
+    if (folder / "adapter").is_dir():
+        lines.append(f"  adapter     {_short(folder / 'adapter')}")
+    lines.append(f"  logs        {_short(folder)}")
+    lines.append("Next:")
+    lines.append(f"  tensorboard --logdir {_short(folder.parent)}")
+    if path:
+        config = _short(folder / "config.yaml")
+        lines.append(f"  lgym test --config {config} --ckpt_path {_short(Path(path))}")
+        lines.append(f"  lgym predict --config {config} --ckpt_path {_short(Path(path))}")
+    return "\n".join(lines)
+
+
+def _short(path: Path) -> str:
+    """Relative to the current folder where it lies in it."""
+    resolved = path.resolve()
+    return str(resolved.relative_to(Path.cwd())) if resolved.is_relative_to(Path.cwd()) else str(path)

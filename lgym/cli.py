@@ -1,0 +1,131 @@
+"""The command line: `lgym fit | validate | test | predict --config FILE [--any.option VALUE ...]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import set_parsing_settings
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.trainer import Trainer
+
+from lgym.callbacks import (
+    AdapterExport,
+    DiskGuard,
+    RolloutProgress,
+    RunSummary,
+    Transcripts,
+    TranscriptWriter,
+)
+from lgym.data import RolloutDataModule
+from lgym.modules import PolicyLearner
+from lgym.modules.faults import NonFiniteLossError
+from lgym.runs import CHECKPOINTS, last_checkpoint, version_of
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "accelerator": "auto",
+    "default_root_dir": "runs",
+    "devices": 1,
+    "enable_model_summary": False,
+    "log_every_n_steps": 1,
+    "max_epochs": 100,
+    "num_sanity_val_steps": 0,
+}
+"""What lgym sets otherwise than Lightning. `max_epochs` counts rollouts."""
+
+
+class LgymCLI(LightningCLI):
+    """LightningCLI with a module by class_path, lgym's callbacks, and one folder a run that resuming goes on in."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=lambda seed: int(seed))
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        self.run_version: int | None = None
+        ckpt_path = config.get("ckpt_path")
+        if not ckpt_path:
+            return
+        root = Path(config.trainer.default_root_dir)
+        if ckpt_path == "last":
+            ckpt_path = str(last_checkpoint(root))
+            config.ckpt_path = ckpt_path
+        elif not Path(ckpt_path).is_file():
+            raise ValueError(
+                f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, or `last` for the newest under {root}."
+            )
+        if self.subcommand == "fit":
+            self.run_version = version_of(Path(ckpt_path), root)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self._get(self.config_init, "trainer")
+        if config.get("logger") in (None, True):
+            root = Path(config["default_root_dir"])
+            kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
+        return super().instantiate_trainer(**kwargs)
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        """Adds lgym's own callbacks, each unless the configuration already has one of its kind."""
+        given = config.get("callbacks") or []
+        given = given if isinstance(given, list) else [given]
+        ours: list[Callback] = [RunSummary(), Transcripts(), TranscriptWriter(), AdapterExport(), DiskGuard()]
+        if config.get("enable_progress_bar") is not False:
+            ours.append(RolloutProgress())
+        folder = self._checkpoint_folder(config)
+        if config.get("enable_checkpointing") is not False and folder is not None:
+            ours.append(
+                ModelCheckpoint(
+                    dirpath=folder,
+                    filename="last",
+                    save_on_train_epoch_end=True,
+                    enable_version_counter=False,
+                )
+            )
+        kinds = {type(callback) for callback in given}
+        return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
+
+    def _checkpoint_folder(self, config: dict[str, Any]) -> Path | None:
+        logger = config.get("logger")
+        if isinstance(logger, TensorBoardLogger):
+            return Path(logger.log_dir) / CHECKPOINTS
+        return Path(config["default_root_dir"]) / CHECKPOINTS
+
+
+def main(args: list[str] | None = None) -> None:
+    """Runs the command line; a mistake that lgym understands ends it with one message and exit status 1."""
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    _quieten()
+    try:
+        LgymCLI(
+            PolicyLearner,
+            RolloutDataModule,
+            subclass_mode_model=True,
+            seed_everything_default=0,
+            trainer_defaults=TRAINER_DEFAULTS,
+            save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,
+            args=args,
+        )
+    except (ValueError, NonFiniteLossError, OSError) as error:
+        if os.environ.get("LGYM_DEBUG"):
+            raise
+        print(f"\nlgym: {error}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
+        sys.exit(1)
+
+
+def _quieten() -> None:
+    """Silences advice that does not hold here: batches come ready-made, and the length of a rollout is not known."""
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*modules in eval mode.*")
+
+
+if __name__ == "__main__":
+    main()

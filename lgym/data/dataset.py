@@ -1,0 +1,97 @@
+"""Live data: an iterable that plays a rollout and hands out its minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from lgym.batch import EpisodeStatistics, InFlight, Rollout
+from lgym.data.collector import Collector, Progress
+from lgym.types import Learner
+
+
+class RolloutDataset(IterableDataset):
+    """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches.
+
+    It has no length, since the number of distinct prompts is known only when it has been played.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        collector: Collector,
+        rng: np.random.Generator,
+        *,
+        episodes: int | None,
+        turns: int | None,
+        update_epochs: int,
+        minibatch_size: int,
+        progress: Progress,
+    ) -> None:
+        self.learner = learner
+        self.collector = collector
+        self.rng = rng
+        self.episodes = episodes
+        self.turns = turns
+        self.update_epochs = update_epochs
+        self.minibatch_size = minibatch_size
+        self.progress = progress
+
+    def __iter__(self) -> Iterator[InFlight]:
+        batch = self.learner.prepare(self._play())
+        for _ in range(self.update_epochs):
+            order = self.rng.permutation(len(batch.contexts)).tolist()
+            for minibatch in batch.minibatches(self.minibatch_size, order):
+                yield InFlight(minibatch)
+
+    def _play(self) -> Rollout:
+        with self.learner.acting() as policy:
+            return self.collector.play(
+                policy, self.rng, episodes=self.episodes, turns=self.turns, progress=self.progress
+            )
+
+
+class EvaluationDataset(IterableDataset):
+    """Plays the same episodes, by seed, whenever it is iterated; yields their outcome as one batch."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        make_collector: Callable[[], Collector],
+        *,
+        seed: int | None,
+        episodes: int,
+        progress: Progress,
+        outcome: Callable[[Collector, Rollout], Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            learner: whose policy plays.
+            make_collector: makes the environments, and with them the seeds, anew.
+            seed: of the sampling of actions; `None` plays greedily.
+            episodes: how many to play.
+            progress: told how far it is.
+            outcome: what to yield; by default the returns and lengths.
+        """
+        self.learner = learner
+        self.make_collector = make_collector
+        self.seed = seed
+        self.episodes = episodes
+        self.progress = progress
+        self.outcome = outcome
+
+    def __iter__(self) -> Iterator[InFlight]:
+        collector = self.make_collector()
+        rng = None if self.seed is None else np.random.default_rng(self.seed)
+        try:
+            with self.learner.acting() as policy:
+                rollout = collector.play(policy, rng, episodes=self.episodes, progress=self.progress)
+        finally:
+            collector.close()
+        if self.outcome is not None:
+            yield InFlight(self.outcome(collector, rollout))
+        else:
+            yield InFlight(EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths))

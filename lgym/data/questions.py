@@ -1,0 +1,45 @@
+"""What the agent asks of the policy, checked before the model sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from lgym.agents.base import TextAgent
+
+
+def candidates_of(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The agent's candidates for an observation.
+
+    Raises:
+        ValueError: if there are none, or one of them is twice in the list.
+    """
+    name = type(agent).__name__
+    candidates = agent.candidates(observation, info)
+    if candidates is None or len(candidates) == 0:
+        raise ValueError(
+            f"{name} offers no candidates for the observation {observation!r}, and the candidate policy chooses between "
+            "candidates. Set its class attribute `actions`, or return them from `candidates(observation, info)`."
+        )
+    if isinstance(candidates, str):
+        raise ValueError(f"{name}.candidates returned the text {candidates!r}; it must return a list of texts.")
+    if len(set(candidates)) < len(candidates):
+        repeated = sorted(text for text, count in Counter(candidates).items() if count > 1)
+        raise ValueError(f"{name} offers the candidates {repeated} more than once for the observation {observation!r}.")
+    return tuple(candidates)
+
+
+def action_of(agent: TextAgent, text: str) -> Any:
+    """The environment's action for a candidate's text.
+
+    Raises:
+        ValueError: if the agent cannot read its own candidate.
+    """
+    parsed = agent.extract_action(text)
+    if not parsed.ok:
+        raise ValueError(
+            f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not understand it: "
+            f"{parsed.reason or 'no reason given'}. Every candidate must be an action."
+        )
+    return parsed.action

@@ -1,0 +1,95 @@
+"""One environment in play, and what it takes to bring it back to where it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from lgym.agents.base import TextAgent
+from lgym.batch import Context
+from lgym.data.chat import ContextBuilder
+from lgym.data.questions import action_of, candidates_of
+from lgym.types import Episode, Turn
+
+
+class Slot:
+    """Plays one episode after another in one environment. Every episode starts from a reset seed of its own, so seed
+    and answers are all that has to be kept to play it again."""
+
+    def __init__(self, env: gymnasium.Env, agent: TextAgent, builder: ContextBuilder) -> None:
+        self._env = env
+        self._agent = agent
+        self._builder = builder
+        self.seed = 0
+        self.answers: list[str] = []
+        self.episode_return = 0.0
+        self.live = False
+        self.transcript: Episode | None = None
+        self.context: Context
+
+    def reset(self, seed: int, *, keep_transcript: bool = False) -> None:
+        """Starts the episode of that seed."""
+        observation, info = self._env.reset(seed=seed)
+        self.seed = seed
+        self.answers = []
+        self.episode_return = 0.0
+        self.live = True
+        self.transcript = Episode(seed, self._agent.system_prompt) if keep_transcript else None
+        self._observe(observation, info)
+
+    def step(self, answer: str) -> tuple[float, bool, bool]:
+        """Gives the environment the action that the answer names: reward, terminated, truncated.
+
+        Afterwards `context` is about the observation that the action led to, also when the episode was truncated there.
+        """
+        action = action_of(self._agent, answer)
+        observation, reward, terminated, truncated, info = self._env.step(action)
+        reward = float(reward)
+        self.answers.append(answer)
+        self.episode_return += reward
+        self.live = not (terminated or truncated)
+        if not terminated:
+            self._observe(observation, info)
+        return reward, bool(terminated), bool(truncated)
+
+    def record(self, turn: Turn, terminated: bool, truncated: bool) -> None:
+        """Adds a turn to the transcript, if this episode has one."""
+        if self.transcript is not None:
+            self.transcript.turns.append(turn)
+            self.transcript.terminated, self.transcript.truncated = terminated, truncated
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Where the environment stands, or `None` between episodes."""
+        if not self.live:
+            return None
+        return {"seed": self.seed, "answers": list(self.answers), "observation_text": self.context.observation_text}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Plays the recorded answers again from the recorded seed.
+
+        Raises:
+            ValueError: if that does not lead back to the same observation.
+        """
+        self.live = False
+        if state is None:
+            return
+        self.reset(state["seed"])
+        for answer in state["answers"]:
+            if not self.live:
+                break
+            self.step(answer)
+        if not self.live or self.context.observation_text != state["observation_text"]:
+            raise ValueError(
+                f"The environment {self._env.spec.id if self._env.spec else self._env} does not come back to where it "
+                f"stood when reset with seed {state['seed']} and played the same {len(state['answers'])} answers: it was at "
+                f"{state['observation_text']!r}. It does not honour its seed, so a run that stops in mid-episode cannot "
+                "be resumed exactly. Set data.episodes_per_rollout instead of data.turns_per_rollout."
+            )
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _observe(self, observation: Any, info: dict[str, Any]) -> None:
+        text = self._agent.format_observation(observation)
+        self.context = self._builder.context(text, candidates_of(self._agent, observation, info))

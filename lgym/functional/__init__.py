@@ -1,0 +1,43 @@
+"""The maths, as pure functions of tensors: no state, no classes, no model, each with its formula and paper.
+
+    masking         means, deviations and whitening over the entries that count
+    logprobs        logits -> log-probabilities of tokens; scores -> log-probabilities of candidates
+    returns, gae    rewards and values -> what was earned, and by how much it beat the estimate
+    policy_losses   log-probabilities and advantages -> a loss an entry
+    value_losses    values and returns -> a loss an entry
+    kl              divergences, their one-sample estimators, entropy
+    diagnostics     numbers to look at, never to train on
+
+Losses come back one an entry, not reduced: which entries count, and what to divide by, is the caller's to say.
+The sizes in brackets are those of the legend in `lgym/batch.py`. Results keep their inputs' precision, or raise it to
+float32 where the docstring says so; none depends on torch's default dtype, which a trainer may change during a step.
+"""
+
+from lgym.functional.diagnostics import clip_fraction, explained_variance
+from lgym.functional.gae import gae
+from lgym.functional.kl import categorical_entropy, categorical_kl, kl_k1, kl_k2, kl_k3
+from lgym.functional.logprobs import candidate_logprobs, token_logprobs
+from lgym.functional.masking import masked_deviations, masked_mean, whiten
+from lgym.functional.policy_losses import ppo_clip_loss
+from lgym.functional.returns import discounted_returns
+from lgym.functional.value_losses import clipped_value_loss, value_loss
+
+__all__ = [
+    "candidate_logprobs",
+    "categorical_entropy",
+    "categorical_kl",
+    "clip_fraction",
+    "clipped_value_loss",
+    "discounted_returns",
+    "explained_variance",
+    "gae",
+    "kl_k1",
+    "kl_k2",
+    "kl_k3",
+    "masked_deviations",
+    "masked_mean",
+    "ppo_clip_loss",
+    "token_logprobs",
+    "value_loss",
+    "whiten",
+]

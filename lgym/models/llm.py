@@ -1,0 +1,171 @@
+"""The language model as lgym uses it: hidden states at chosen tokens, logits for chosen tokens, a state value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from lgym.models.float32 import keep_dtypes
+from lgym.models.packing import Path, common_prefix_length, pack
+from lgym.models.value_head import ValueHead
+
+SHORTEST_SHARED_PREFIX = 4
+"""A shorter prefix is not worth a forward pass of its own."""
+
+
+class ValueHeadLLM(nn.Module):
+    """A causal language model with a value head.
+
+    `hidden_states` computes what the sequences of a batch share only once: their common prefix in one row, of which
+    every other row takes the keys and values, and shared beginnings beyond that by packing. Gradients flow through
+    all of it.
+
+    Precision is settled when the model is built: moving it changes the device, never the dtype, so that Lightning's
+    `bf16-true` rounds neither adapters nor rotary frequencies.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, *, value_hidden_size: int, name: str) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+        self.value_head = ValueHead(model.config.get_text_config().hidden_size, value_hidden_size)
+        self.share = True
+        self.tokens_computed = 0
+        self.places_computed = 0
+
+    @property
+    def causal_lm(self) -> PreTrainedModel:
+        """The transformers model, out of any adapter wrapping."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def context_length(self) -> int:
+        """The longest sequence that the model can take, in tokens."""
+        return int(getattr(self.causal_lm.config.get_text_config(), "max_position_embeddings", 0)) or 1 << 30
+
+    @property
+    def device(self) -> torch.device:
+        return self.value_head.output.weight.device
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ValueHeadLLM:
+        super()._apply(keep_dtypes(fn), recurse)
+        return self
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Within, the model is the one that training started from: the adapters are switched off.
+
+        Raises:
+            ValueError: if there are no adapters, so that the starting weights are no longer there.
+        """
+        if not hasattr(self.model, "disable_adapter"):
+            raise ValueError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
+        with self.model.disable_adapter():
+            yield
+
+    def hidden_states(
+        self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int
+    ) -> tuple[Tensor, list[list[int]]]:
+        """Final hidden states of each sequence from the last token of its prompt on, each distinct one once.
+
+        Args:
+            sequences: token ids, each a prompt followed by zero or more tokens.
+            prompt_lengths: tokens of each prompt, at least 1.
+            row_length: places of a packed row.
+
+        Returns:
+            [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows of them that are its
+            own, the first being that of the prompt's last token.
+        """
+        prefix_length = self._prefix_length(sequences, prompt_lengths)
+        tails = [tuple(sequence[prefix_length:]) for sequence in sequences]
+        packed = pack(tails, row_length=row_length, share=self.share)
+        hidden = self._run(sequences[0][:prefix_length], packed.token_ids, packed.depths, packed.attends)
+        self.tokens_computed += prefix_length + packed.real_tokens
+        self.places_computed += prefix_length + packed.token_ids.numel()
+        starts = [length - 1 - prefix_length for length in prompt_lengths]
+        wanted = [places[start:] for places, start in zip(packed.places, starts, strict=True)]
+        distinct = {place: k for k, place in enumerate(dict.fromkeys(place for places in wanted for place in places))}
+        states = hidden.flatten(0, 1)[torch.tensor(list(distinct), device=self.device)]
+        return states, [[distinct[place] for place in places] for places in wanted]
+
+    def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
+        """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
+        if not self.share or len(sequences) < 2 or getattr(self.causal_lm, "is_gradient_checkpointing", False):
+            return 0
+        shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1)
+        return shared if shared >= SHORTEST_SHARED_PREFIX else 0
+
+    def _run(self, prefix: Path, token_ids: Tensor, depths: Tensor, attends: Tensor) -> Tensor:
+        """[R, L, H] hidden states of packed rows behind a prefix that they all share."""
+        rows, length = token_ids.shape
+        body = self.causal_lm.base_model
+        cache = None
+        if prefix:
+            cache = DynamicCache(config=self.causal_lm.config)
+            body(input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True)
+            cache.batch_repeat_interleave(rows)
+        dtype = body.get_input_embeddings().weight.dtype
+        mask = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
+        mask[..., len(prefix) :].masked_fill_(~attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
+        return body(
+            input_ids=token_ids.to(self.device),
+            position_ids=depths.to(self.device) + len(prefix),
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        ).last_hidden_state
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """[..., H] hidden states at the ends of prompts to [...] state values."""
+        return self.value_head(hidden)
+
+    def chosen_logits(self, hidden: Tensor, token_ids: Tensor) -> Tensor:
+        """Logits of a few tokens each: [B, H] and [B, K] to [B, K], at least fp32, without the vocabulary's other rows."""
+        head = self.causal_lm.get_output_embeddings()
+        weight = head.weight[token_ids]  # [B, K, H]
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = torch.einsum("bh,bkh->bk", hidden.to(precise), weight.to(precise))
+        if getattr(head, "bias", None) is not None:
+            logits = logits + head.bias[token_ids].to(precise)
+        return self._cap(logits)
+
+    def log_normalisers(self, hidden: Tensor) -> Tensor:
+        """[B, H] to [B]: the log of the softmax's denominator over the whole vocabulary, at least fp32."""
+        logits = self._cap(self.causal_lm.get_output_embeddings()(hidden))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1)
+
+    def _cap(self, logits: Tensor) -> Tensor:
+        """Gemma's soft cap on the logits (2024, arXiv:2408.00118, section 2), where the model has one."""
+        cap = getattr(self.causal_lm.config.get_text_config(), "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    @torch.no_grad()
+    def check_layout(self) -> None:
+        """Compares lgym's use of the model with the model's own forward pass, on a few tokens.
+
+        Raises:
+            ValueError: if they differ, so that this model cannot be packed or scales its logits in its own way.
+        """
+        ids = torch.arange(3, 11).tolist()
+        branch = [*ids[:6], 12, 13]
+        states, index = self.hidden_states([tuple(ids), tuple(branch)], [6, 6], row_length=64)
+        for sequence, rows in zip((ids, branch), index, strict=True):
+            hidden = states[rows]
+            own = self.causal_lm(input_ids=torch.tensor([sequence], device=self.device)).logits[0, 5:].float()
+            targets = torch.arange(20, device=self.device).expand(len(hidden), -1)
+            ours = self.chosen_logits(hidden, targets) - self.log_normalisers(hidden)[:, None]
+            gap = float((ours - own.log_softmax(-1)[:, :20]).abs().max())
+            if gap > 0.5:
+                raise ValueError(
+                    f"{self.name}: log-probabilities computed with shared prefixes differ from the model's own by "
+                    f"{gap:.2g}. Its architecture ({self.causal_lm.config.model_type}) does not take a custom "
+                    "attention mask; please report it."
+                )

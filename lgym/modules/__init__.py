@@ -1,0 +1,6 @@
+"""How the policy learns: the base LightningModule and its algorithms, one a file."""
+
+from lgym.modules.base import PolicyLearner
+from lgym.modules.ppo import PPO
+
+__all__ = ["PPO", "PolicyLearner"]

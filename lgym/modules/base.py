@@ -1,0 +1,163 @@
+"""The LightningModule that every algorithm extends: it owns the model, its optimizer, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from lgym.batch import EpisodeStatistics, Rollout, TurnBatch
+from lgym.models import LLMConfig, build_llm
+from lgym.modules.checkpointing import (
+    CheckpointMismatchError,
+    require_fitting,
+    rng_state,
+    set_rng_state,
+    trained_state,
+)
+from lgym.modules.evaluation import MODES, EpisodeMetrics
+from lgym.modules.faults import NonFiniteLossError, save_batch
+from lgym.policies import CandidatePolicy
+
+FORMAT = 1
+"""Of what lgym adds to a checkpoint."""
+
+
+class PolicyLearner(L.LightningModule, ABC):
+    """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
+
+    def __init__(
+        self, llm: LLMConfig, policy: CandidatePolicy, optimizer: OptimizerCallable, lr_scheduler: LRSchedulerCallable | None
+    ) -> None:
+        super().__init__()
+        self.llm_config = llm
+        self.policy = policy
+        self.make_optimizer = optimizer
+        self.make_lr_scheduler = lr_scheduler
+        self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
+        self.strict_loading = False  # a checkpoint leaves the frozen base model out
+        self._configured_lrs: list[float] = []
+
+    @abstractmethod
+    def prepare(self, rollout: Rollout) -> TurnBatch:
+        """What to learn from a rollout."""
+
+    @abstractmethod
+    def loss(self, batch: TurnBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """The loss of a minibatch, a scalar, with metrics; `None` where the rollout has nothing more to teach."""
+
+    # -- the Learner protocol -------------------------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.policy.llm.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        return self.policy.llm.context_length
+
+    @contextmanager
+    def acting(self) -> Iterator[CandidatePolicy]:
+        """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision."""
+        was_training = self.training
+        self.eval()
+        with torch.no_grad(), self.trainer.precision_plugin.forward_context():
+            yield self.policy
+        self.train(was_training)
+
+    # -- building and optimizing ----------------------------------------------------------------------------------------
+
+    def configure_model(self) -> None:
+        if hasattr(self.policy, "llm"):
+            return
+        device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
+        self.policy.bind(build_llm(self.llm_config, dtype=torch.get_default_dtype(), device=device))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer([p for p in self.parameters() if p.requires_grad])
+        self._configured_lrs = [group["lr"] for group in optimizer.param_groups]
+        if self.make_lr_scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.make_lr_scheduler(optimizer)}}
+
+    def training_step(self, batch: TurnBatch, batch_idx: int) -> Tensor | None:
+        result = self.loss(batch)
+        if result is None:
+            return None
+        loss, metrics = result
+        if not torch.isfinite(loss):
+            path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
+            raise NonFiniteLossError(
+                f"The loss is {float(loss)} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. Its turns are in "
+                f"{path}; the last checkpoint is untouched. Resume from it with a lower learning rate, or with "
+                "--trainer.gradient_clip_val 0.5."
+            )
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        if gradients:
+            self.log("optim/grad_norm", nn.utils.get_total_norm(gradients), on_step=False, on_epoch=True, batch_size=1)
+
+    def on_train_start(self) -> None:
+        self._apply_configured_learning_rates()
+
+    def _apply_configured_learning_rates(self) -> None:
+        """A resumed optimizer brings its old learning rate along; the configured one counts, at the same point of the
+        schedule."""
+        for optimizer in self.trainer.optimizers:
+            for group, configured in zip(optimizer.param_groups, self._configured_lrs, strict=True):
+                before = group.get("initial_lr", group["lr"])
+                if before == configured:
+                    continue
+                group["lr"] = group["lr"] * (configured / before) if before else configured
+                if "initial_lr" in group:
+                    group["initial_lr"] = configured
+        for config in self.trainer.lr_scheduler_configs:
+            if isinstance(config.scheduler, LRScheduler):
+                config.scheduler.base_lrs = list(self._configured_lrs)
+
+    # -- evaluation -----------------------------------------------------------------------------------------------------
+
+    def validation_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.evaluations[MODES[dataloader_idx]].update(batch)  # type: ignore[operator]
+
+    def test_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.evaluations[MODES[dataloader_idx]].update(batch)  # type: ignore[operator]
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_evaluation("test")
+
+    def _log_evaluation(self, stage: str) -> None:
+        for mode, metrics in self.evaluations.items():
+            for name, value in metrics.compute().items():  # type: ignore[operator]
+                self.log(f"{stage}_{mode}/{name}", value.float(), sync_dist=False)
+            metrics.reset()  # type: ignore[operator]
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return batch
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["state_dict"] = trained_state(self, checkpoint["state_dict"])
+        checkpoint["lgym"] = {"format": FORMAT, "model": self.llm_config.model, "rng": rng_state()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        saved = checkpoint.get("lgym")
+        if saved is None:
+            raise CheckpointMismatchError("This is not a checkpoint of lgym: it does not say which model it belongs to.")
+        self.configure_model()
+        require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
+        set_rng_state(saved["rng"])

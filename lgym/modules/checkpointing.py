@@ -1,0 +1,69 @@
+"""What of a module goes into a checkpoint: what was trained, and the state of chance. Plain tensors and numbers only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class CheckpointMismatchError(ValueError):
+    """The checkpoint belongs to another model, or to other adapters."""
+
+
+def trained_state(module: nn.Module, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of a state dict that training changes: the frozen base model is left out."""
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if not frozen:
+        return dict(state_dict)
+    return {name: tensor for name, tensor in state_dict.items() if name in trained}
+
+
+def require_fitting(module: nn.Module, state_dict: Mapping[str, Tensor], saved_model: str, model: str) -> None:
+    """Raises `CheckpointMismatchError` unless the state holds all that the module trains, in the same shapes."""
+    if saved_model != model:
+        raise CheckpointMismatchError(
+            f"The checkpoint was trained on {saved_model!r} and the configuration says {model!r}. "
+            f"Set model.init_args.llm.model to {saved_model!r}, or start without --ckpt_path."
+        )
+    wanted = {name: tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
+    missing = sorted(set(wanted) - set(state_dict))
+    differing = sorted(n for n in wanted if n in state_dict and tuple(state_dict[n].shape) != wanted[n])
+    unknown = sorted(set(state_dict) - set(module.state_dict()))
+    if missing or differing or unknown:
+        name = (differing or missing or unknown)[0]
+        have = tuple(state_dict[name].shape) if name in state_dict else "nothing"
+        raise CheckpointMismatchError(
+            f"The checkpoint does not fit the configured adapters and heads: {len(missing)} tensors are missing, "
+            f"{len(differing)} have another shape, {len(unknown)} are not wanted; {name}, for one, is {have} there and "
+            f"{wanted.get(name, 'nothing')} here. Use the llm settings (lora, value_hidden_size) of the config.yaml that "
+            "was saved beside the checkpoint."
+        )
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of Python's, NumPy's, torch's and each CUDA device's generator."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    version, words, gauss = random.getstate()
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Puts back what `rng_state` returned."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])

@@ -1,0 +1,42 @@
+"""What evaluation episodes come to, by torchmetrics, over all devices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, SumMetric
+
+from lgym.batch import EpisodeStatistics
+
+MODES = ("greedy", "sampled")
+"""What the evaluation loaders play, in their order."""
+
+
+class EpisodeMetrics(nn.Module):
+    """Mean return with its 95 % interval, and mean length, of the episodes of one mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returns = MeanMetric().set_dtype(torch.float64)
+        self.squares = MeanMetric().set_dtype(torch.float64)
+        self.lengths = MeanMetric().set_dtype(torch.float64)
+        self.count = SumMetric().set_dtype(torch.float64)
+
+    def update(self, statistics: EpisodeStatistics) -> None:
+        returns = statistics.returns.double()
+        self.returns.update(returns)
+        self.squares.update(returns.square())
+        self.lengths.update(statistics.lengths.double())
+        self.count.update(torch.ones_like(returns))
+
+    def compute(self) -> dict[str, Tensor]:
+        """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² / (n - 1);
+        infinite for one episode) and `length_mean` in turns."""
+        mean, n = self.returns.compute(), self.count.compute()
+        variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
+        interval = 1.96 * (variance / n).sqrt() if n > 1 else torch.tensor(torch.inf, dtype=torch.float64)
+        return {"return_mean": mean, "return_ci95": interval, "length_mean": self.lengths.compute()}
+
+    def reset(self) -> None:
+        for metric in (self.returns, self.squares, self.lengths, self.count):
+            metric.reset()

@@ -1,0 +1,196 @@
+"""Proximal policy optimization over turns."""
+
+from __future__ import annotations
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor
+
+from lgym.batch import Rollout, TurnBatch
+from lgym.functional import (
+    categorical_entropy,
+    categorical_kl,
+    clip_fraction,
+    clipped_value_loss,
+    explained_variance,
+    gae,
+    ppo_clip_loss,
+    value_loss,
+    whiten,
+)
+from lgym.models import LLMConfig
+from lgym.modules.base import PolicyLearner
+from lgym.policies import CandidatePolicy
+
+
+def default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
+
+
+class PPO(PolicyLearner):
+    """PPO with a clipped objective (Schulman et al. 2017, arXiv:1707.06347) and GAE over turns (2015, arXiv:1506.02438).
+
+    Per turn:  L = L_clip + value_coef * L_value - entropy_coef * H(pi) + kl_coef * KL(pi || reference)
+
+    The policy's distribution over candidates is known exactly, and so are its entropy and both its divergences: from
+    the policy that played, which ends a rollout's passes early, and from the frozen reference.
+    """
+
+    def __init__(
+        self,
+        llm: LLMConfig | None = None,
+        policy: CandidatePolicy | None = None,
+        optimizer: OptimizerCallable = default_optimizer,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        gamma: float = 1.0,
+        gae_lambda: float = 0.95,
+        clip_low: float = 0.2,
+        clip_high: float = 0.2,
+        value_coef: float = 0.5,
+        value_clip: float | None = None,
+        entropy_coef: float = 0.01,
+        kl_coef: float = 0.0,
+        target_kl: float | None = 0.05,
+        whiten_advantages: bool = True,
+    ) -> None:
+        """
+        Args:
+            llm: the language model and how it is made trainable.
+            policy: how it acts.
+            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 3e-4.
+            lr_scheduler: any torch schedule by class_path, stepped once a rollout; null keeps the rate.
+            gamma: discount per turn.
+            gae_lambda: between one-step advantages (0) and whole returns (1).
+            clip_low: the ratio of new to old probability counts down to 1 - clip_low.
+            clip_high: and up to 1 + clip_high.
+            value_coef: weight of the value loss.
+            value_clip: how far a value may move from the one at play before its loss is cut off; null does not clip.
+            entropy_coef: weight of the entropy bonus, per nat.
+            kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
+            target_kl: once a minibatch's policy is this far (nats) from the one that played, the rest of the rollout's
+                minibatches is skipped; null never skips.
+            whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
+        """
+        super().__init__(llm or LLMConfig(), policy or CandidatePolicy(), optimizer, lr_scheduler)
+        _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
+        if kl_coef > 0 and self.llm_config.lora is None:
+            raise ValueError(
+                f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay "
+                "near to. Set kl_coef: 0, or train adapters."
+            )
+        self.gamma, self.gae_lambda = gamma, gae_lambda
+        self.clip_low, self.clip_high = clip_low, clip_high
+        self.value_coef, self.value_clip = value_coef, value_clip
+        self.entropy_coef, self.kl_coef = entropy_coef, kl_coef
+        self.target_kl = target_kl
+        self.whiten_advantages = whiten_advantages
+        self.rollout_metrics: dict[str, float] = {}
+        self._skip_rest = False
+        self._steps_taken = 0
+
+    def prepare(self, rollout: Rollout) -> TurnBatch:
+        """Advantages and returns of every turn, whitened over the whole rollout, in the order of their contexts."""
+        values = rollout.values
+        advantages, returns = gae(
+            rollout.rewards,
+            values,
+            rollout.next_values,
+            rollout.terminated,
+            rollout.truncated,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+        )
+        mask = rollout.mask
+        self._skip_rest, self._steps_taken = False, 0
+        self.rollout_metrics = _describe(rollout, values[mask], returns[mask])
+        order = rollout.context_ids[mask].argsort(stable=True)
+        chosen = advantages[mask]
+        return TurnBatch(
+            contexts=rollout.contexts,
+            rows=rollout.context_ids[mask][order],
+            choices=rollout.choices[mask][order],
+            old_logprobs=rollout.candidate_logprobs,
+            old_values=values[mask][order],
+            advantages=(whiten(chosen) if self.whiten_advantages else chosen)[order],
+            returns=returns[mask][order],
+            ref_logprobs=self._reference(rollout) if self.kl_coef > 0 else None,
+            scale=1.0 / int(mask.sum()),
+        )
+
+    def loss(self, batch: TurnBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
+        if self._skip_rest:
+            return None
+        logprobs, values = self.policy(batch.contexts)
+        rows = batch.rows
+        approx_kl = categorical_kl(batch.old_logprobs, logprobs.detach())[rows].mean()
+        if self.target_kl is not None and approx_kl > self.target_kl:
+            self._skip_rest = True
+            return None
+        new = logprobs[rows, batch.choices]
+        old = batch.old_logprobs[rows, batch.choices]
+        policy_loss = ppo_clip_loss(new, old, batch.advantages, clip_low=self.clip_low, clip_high=self.clip_high)
+        state_values = values[rows]
+        if self.value_clip is None:
+            critic_loss = value_loss(state_values, batch.returns)
+        else:
+            critic_loss = clipped_value_loss(state_values, batch.old_values, batch.returns, clip=self.value_clip)
+        entropy = categorical_entropy(logprobs)[rows]
+        total = policy_loss + self.value_coef * critic_loss - self.entropy_coef * entropy
+        metrics = {
+            "loss/policy": policy_loss.mean(),
+            "loss/value": critic_loss.mean(),
+            "policy/entropy": entropy.mean(),
+            "policy/approx_kl": approx_kl,
+            "policy/clip_fraction": clip_fraction(
+                new, old, clip_low=self.clip_low, clip_high=self.clip_high
+            ).mean(),
+        }
+        if batch.ref_logprobs is not None:
+            ref_kl = categorical_kl(logprobs, batch.ref_logprobs)[rows]
+            total = total + self.kl_coef * ref_kl
+            metrics["policy/ref_kl"] = ref_kl.mean()
+        if self._steps_taken == 0:
+            self.rollout_metrics["policy/logprob_gap"] = float((new - old).abs().max())
+        self._steps_taken += 1
+        metrics["loss/total"] = total.mean()
+        return total.sum() * batch.scale, {name: value.detach() for name, value in metrics.items()}
+
+    def on_train_epoch_end(self) -> None:
+        self.log_dict(
+            {**self.rollout_metrics, "optim/steps": float(self._steps_taken), "optim/lr": self._learning_rate()},
+            sync_dist=False,
+        )
+
+    def _learning_rate(self) -> float:
+        return float(self.trainer.optimizers[0].param_groups[0]["lr"])
+
+    def _reference(self, rollout: Rollout) -> Tensor:
+        """[U, C] the distributions of the frozen model."""
+        with self.acting() as policy, policy.llm.reference():
+            return policy.evaluate(rollout.contexts)[0]
+
+
+def _describe(rollout: Rollout, values: Tensor, returns: Tensor) -> dict[str, float]:
+    metrics = {
+        "rollout/turns": float(rollout.mask.sum()),
+        "rollout/distinct_contexts": float(len(rollout.contexts)),
+        "rollout/play_seconds": rollout.play_seconds,
+        "value/explained_variance": float(explained_variance(values, returns)),
+    }
+    if len(rollout.episode_returns):
+        metrics["rollout/return_mean"] = float(rollout.episode_returns.mean())
+        metrics["rollout/length_mean"] = float(rollout.episode_lengths.mean())
+    metrics["rollout/episodes"] = float(len(rollout.episode_returns))
+    return metrics
+
+
+def _check(gamma: float, gae_lambda: float, clip_low: float, clip_high: float, target_kl: float | None) -> None:
+    for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} is {value}; it must lie between 0 and 1.")
+    if not 0.0 < clip_low < 1.0:
+        raise ValueError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
+    if clip_high <= 0:
+        raise ValueError(f"clip_high is {clip_high}; it must be above 0.")
+    if target_kl is not None and target_kl <= 0:
+        raise ValueError(f"target_kl is {target_kl}; it must be above 0, or null for no limit.")

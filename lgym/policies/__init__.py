@@ -1,0 +1,5 @@
+"""How the language model acts."""
+
+from lgym.policies.candidates import CandidatePolicy
+
+__all__ = ["CandidatePolicy"]

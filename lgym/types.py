@@ -1,0 +1,99 @@
+"""What passes between the parts of lgym, in plain Python: nothing here imports torch.
+
+Sizes, from small to large: token < turn (one observation and one answer) < episode < group < rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypedDict
+
+
+class Message(TypedDict):
+    """One message of a conversation, as chat templates take it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class ParsedAction:
+    """The environment's action read from a text. A failure to parse is data, not an exception."""
+
+    action: Any
+    """What goes to `env.step`; `None` where `ok` is false."""
+
+    ok: bool = True
+    """Whether the text named an action."""
+
+    reason: str = ""
+    """Why not, where `ok` is false."""
+
+    @classmethod
+    def failure(cls, reason: str) -> ParsedAction:
+        return cls(action=None, ok=False, reason=reason)
+
+
+@dataclass
+class Turn:
+    """One observation, the answer to it and what the environment said of that."""
+
+    observation_text: str
+    response_text: str
+    action: Any
+    reward: float
+    value: float
+    """The learner's estimate of the return still to come, before acting."""
+
+    probabilities: dict[str, float] = field(default_factory=dict)
+    """The policy's probability of each candidate."""
+
+
+@dataclass
+class Episode:
+    """One played episode, as a person reads it."""
+
+    seed: int
+    """What `env.reset` was given."""
+
+    system_prompt: str
+    turns: list[Turn] = field(default_factory=list)
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def episode_return(self) -> float:
+        """The undiscounted sum of the episode's rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+
+class Policy(Protocol):
+    """What the data side asks of a policy that chooses between candidates."""
+
+    def evaluate(self, contexts: Sequence[Any]) -> tuple[Any, Any]:
+        """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]."""
+        ...
+
+
+class Learner(Protocol):
+    """What the data side asks of whoever learns from a rollout."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, with a chat template."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """The longest sequence that the model takes, in tokens."""
+        ...
+
+    def acting(self) -> AbstractContextManager[Policy]:
+        """Within, the policy is as it acts: no gradients, no dropout, the trainer's precision."""
+        ...
+
+    def prepare(self, rollout: Any) -> Any:
+        """From what happened to what to learn from it: a `Rollout` to a `TurnBatch`."""
+        ...

@@ -1,0 +1,96 @@
+"""Making environments: what is passed on, and what the errors say."""
+
+import gymnasium
+import pytest
+from gymnasium.wrappers import PassiveEnvChecker
+
+from lgym.envs import make_env
+
+
+class NeedsMore(gymnasium.Env):
+    """An environment whose optional dependency is not there."""
+
+    def __init__(self):
+        raise gymnasium.error.DependencyNotInstalled("pip install gymnasium[more]")
+
+
+@pytest.fixture
+def needs_more():
+    gymnasium.register("NeedsMore-v0", NeedsMore)
+    yield "NeedsMore-v0"
+    del gymnasium.registry["NeedsMore-v0"]
+
+
+def steps_until_truncated(env, limit):
+    """FrozenLake without slipping: going left in the first column stays there, so that only the time limit ends it."""
+    env.reset(seed=0)
+    return next((step for step in range(1, limit + 1) if env.step(0)[3]), None)
+
+
+def test_env_kwargs_reach_the_environment():
+    """Keyword arguments dropped on the way would train on the default environment."""
+    env = make_env("FrozenLake-v1", {"map_name": "8x8"})
+    assert env.observation_space.n == 64
+
+
+@pytest.mark.parametrize(("max_episode_steps", "truncated_at"), [(3, 3), (None, 100), (-1, None)])
+def test_max_episode_steps(max_episode_steps, truncated_at):
+    """A limit not passed on, or `None` taken for no limit, changes how long episodes are."""
+    env = make_env("FrozenLake-v1", {"is_slippery": False}, max_episode_steps)
+    assert steps_until_truncated(env, limit=150) == truncated_at
+
+
+@pytest.mark.parametrize("limit", [0, -2])
+def test_a_limit_that_is_no_number_of_steps_is_refused(limit):
+    """Gymnasium answers 0 with a bare assertion, which `python -O` leaves out."""
+    with pytest.raises(ValueError, match=f"max_episode_steps={limit}"):
+        make_env("FrozenLake-v1", None, limit)
+
+
+def test_no_passive_checker():
+    """Gymnasium's checker on every step costs time in each of many thousand turns."""
+    env = make_env("Blackjack-v1", None, None)
+    while isinstance(env, gymnasium.Wrapper):
+        assert not isinstance(env, PassiveEnvChecker)
+        env = env.env
+
+
+@pytest.mark.parametrize(
+    ("env_id", "close"),
+    [("blackjak-v1", "Blackjack-v1"), ("CartPole-v9", "CartPole-v1"), ("Frozen Lake-v1", "FrozenLake-v1")],
+)
+def test_an_unknown_id_names_the_close_ones(env_id, close):
+    """A typo in a YAML file should be found from the message alone."""
+    with pytest.raises(ValueError, match="not a registered environment") as caught:
+        make_env(env_id)
+    message = str(caught.value)
+    assert env_id in message
+    assert f"Close to it: {close}" in message
+    assert "package:Env-v0" in message
+
+
+def test_an_id_close_to_nothing_still_says_the_way_out():
+    """With no close match the message must not offer an empty list."""
+    with pytest.raises(ValueError, match="package:Env-v0") as caught:
+        make_env("qqqqqqqqqqqq-v0")
+    assert "Close to it" not in str(caught.value)
+
+
+def test_a_missing_package_is_named():
+    """'No module named ...' out of the depths of Gymnasium does not say which environment asked for it."""
+    with pytest.raises(
+        ValueError, match=r"'no_such_package:Env-v0' needs a package .*No module named 'no_such_package'"
+    ):
+        make_env("no_such_package:Env-v0")
+
+
+def test_a_missing_optional_dependency_is_named(needs_more):
+    """The command that installs it, which Gymnasium knows, must survive in the message."""
+    with pytest.raises(ValueError, match=r"NeedsMore-v0.*pip install gymnasium\[more\]"):
+        make_env(needs_more)
+
+
+def test_wrong_keyword_arguments_are_named():
+    """A misspelt env_kwargs entry should be found from the message alone."""
+    with pytest.raises(ValueError, match=r"Blackjack-v1.*'naturl': True"):
+        make_env("Blackjack-v1", {"naturl": True})

@@ -1,0 +1,101 @@
+"""Every function's precision is that of its inputs, whatever torch's default is.
+
+A trainer at `precision="bf16-true"` makes bfloat16 the default dtype during its steps: a number that a function makes
+without naming a dtype would then be rounded to 8 bits.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from lgym import functional as F
+
+
+def numbers(dtype: torch.dtype, *, seed: int = 0, shape: tuple[int, ...] = (3, 5)) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def logprobs(dtype: torch.dtype, *, seed: int = 0) -> Tensor:
+    return numbers(dtype, seed=seed).log_softmax(-1)
+
+
+MASK = torch.arange(15).view(3, 5) % 4 != 0
+IDS = torch.arange(15).view(3, 5)
+CLIP = {"clip_low": 0.2, "clip_high": 0.3}
+
+CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
+    "candidate_logprobs": lambda d: F.candidate_logprobs(numbers(d), IDS + 1, MASK, temperature=0.7),
+    "categorical_entropy": lambda d: F.categorical_entropy(logprobs(d)),
+    "categorical_kl": lambda d: F.categorical_kl(logprobs(d), logprobs(d, seed=1)),
+    "clip_fraction": lambda d: F.clip_fraction(logprobs(d), logprobs(d, seed=1), **CLIP),
+    "clipped_value_loss": lambda d: F.clipped_value_loss(numbers(d), numbers(d, seed=1), numbers(d, seed=2), clip=0.3),
+    "discounted_returns": lambda d: F.discounted_returns(numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99),
+    "explained_variance": lambda d: F.explained_variance(numbers(d), numbers(d, seed=1), MASK),
+    "gae": lambda d: F.gae(
+        numbers(d), numbers(d, seed=1), numbers(d, seed=2), ~MASK, ~MASK, gamma=0.99, gae_lambda=0.95
+    ),
+    "kl_k1": lambda d: F.kl_k1(logprobs(d), logprobs(d, seed=1)),
+    "kl_k2": lambda d: F.kl_k2(logprobs(d), logprobs(d, seed=1)),
+    "kl_k3": lambda d: F.kl_k3(logprobs(d), logprobs(d, seed=1)),
+    "masked_deviations": lambda d: F.masked_deviations(numbers(d), MASK),
+    "masked_mean": lambda d: F.masked_mean(
+        numbers(d, shape=(1001,)), torch.arange(1001) % 2 == 0
+    ),  # 501 is no bfloat16
+    "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
+    "token_logprobs": lambda d: F.token_logprobs(numbers(d, shape=(3, 5, 15)), IDS),
+    "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
+    "whiten": lambda d: F.whiten(numbers(d), MASK),
+}
+
+
+def outputs(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    result = CALLS[name](dtype)
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.fixture
+def bfloat16_default() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_every_function_is_called_here():
+    """Catches a new function that this file forgets."""
+    assert sorted(CALLS) == sorted(F.__all__)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CALLS)
+def test_default_dtype_changes_nothing(name: str, dtype: torch.dtype, request: pytest.FixtureRequest):
+    """Catches a constant, a mask or a count that takes the default dtype on its way into the result."""
+    expected = outputs(name, dtype)
+    request.getfixturevalue("bfloat16_default")
+    for result, wanted in zip(outputs(name, dtype), expected, strict=True):
+        assert result.dtype == wanted.dtype == dtype
+        assert torch.equal(result, wanted)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"clip_fraction"}))  # which only knows 0 and 1
+def test_float64_is_computed_in_float64(name: str):
+    """Catches a detour through float32, which would fail every check of gradients by finite differences."""
+    for exact, rounded in zip(outputs(name, torch.float64), outputs(name, torch.float32), strict=True):
+        torch.testing.assert_close(exact.float(), rounded, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(exact, exact.float().double())
+
+
+@pytest.mark.usefixtures("bfloat16_default")
+def test_whole_numbers_are_raised_to_float32():
+    """Catches integers, such as rewards that count points, that become bfloat16 by way of the default dtype."""
+    ones, no = torch.ones(1, 3, dtype=torch.long), torch.zeros(1, 3, dtype=torch.bool)
+    results = [
+        F.masked_mean(ones, ~no),
+        F.whiten(ones),
+        F.discounted_returns(ones, ones, no, no, gamma=0.99),
+        *F.gae(ones, ones, ones, no, no, gamma=0.99, gae_lambda=0.95),
+    ]
+    assert [result.dtype for result in results] == [torch.float32] * 5
