@@ -93,15 +93,17 @@ class TurnBatch:
         starts = torch.searchsorted(self.rows, index)
         ends = torch.searchsorted(self.rows, index, right=True)
         turns = torch.cat([torch.arange(s, e) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)])
+        contexts = tuple(self.contexts[i] for i in index.tolist())
+        width = max(len(context.candidates) for context in contexts)
         return TurnBatch(
-            contexts=tuple(self.contexts[i] for i in index.tolist()),
+            contexts=contexts,
             rows=torch.repeat_interleave(torch.arange(len(index)), ends - starts),
             choices=self.choices[turns],
-            old_logprobs=self.old_logprobs[index],
+            old_logprobs=self.old_logprobs[index, :width],
             old_values=self.old_values[turns],
             advantages=self.advantages[turns],
             returns=self.returns[turns],
-            ref_logprobs=None if self.ref_logprobs is None else self.ref_logprobs[index],
+            ref_logprobs=None if self.ref_logprobs is None else self.ref_logprobs[index, :width],
             scale=scale,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -100,6 +101,7 @@ def main(args: list[str] | None = None) -> None:
     """Runs the command line; a mistake that lgym understands ends it with one message and exit status 1."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     _quieten()
     try:
         LgymCLI(
@@ -120,11 +122,19 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _quieten() -> None:
-    """Silences advice that does not hold here: batches come ready-made, and the length of a rollout is not known."""
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
-    warnings.filterwarnings("ignore", message=".*modules in eval mode.*")
+    """Silences advice that does not hold here, and libraries' messages about each other."""
+    for message in (
+        ".*does not have many workers.*",  # batches come ready-made
+        ".*`training_step` returned `None`.*",  # target_kl skips on purpose
+        ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
+        ".*modules in eval mode.*",
+        ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
+        ".*isinstance\\(treespec, LeafSpec\\).*",
+        ".*Unable to fetch remote file.*",
+        ".*The `srun` command is available.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

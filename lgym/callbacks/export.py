@@ -31,7 +31,7 @@ def export_adapter(module: PolicyLearner, folder: Path) -> None:
     if peft_config is not None:
         entry = find_entry(module.llm_config.model)
         peft_config.base_model_name_or_path = entry.hub_id or module.llm_config.model
-    llm.model.save_pretrained(folder)
+    llm.model.save_pretrained(folder, **({"save_embedding_layers": False} if peft_config is not None else {}))
     llm.tokenizer.save_pretrained(folder)
     head = {name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
     save_file(head, folder / "value_head.safetensors")

@@ -7,6 +7,7 @@
     value_losses    values and returns -> a loss an entry
     kl              divergences, their one-sample estimators, entropy
     diagnostics     numbers to look at, never to train on
+    inputs          what all of them ask of their inputs
 
 Losses come back one an entry, not reduced: which entries count, and what to divide by, is the caller's to say.
 The sizes in brackets are those of the legend in `lgym/batch.py`. Results keep their inputs' precision, or raise it to

@@ -43,7 +43,8 @@ def masked_deviations(x: Tensor, mask: Tensor) -> Tensor:
     if x.numel() == 0:
         return x
     counted = mask != 0
-    distances = x - x.take(counted.flatten().to(torch.uint8).argmax())
+    first_counted = counted.flatten().to(x.dtype).argmax(dim=0, keepdim=True)
+    distances = x - x.flatten().gather(0, first_counted).squeeze(0)
     return (distances - masked_mean(distances, mask)).masked_fill(~counted, 0.0)
 
 

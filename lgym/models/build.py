@@ -57,7 +57,13 @@ def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: Model
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
         model = add_adapters(model, config.lora, entry, quantized=config.quantization is not None)
-    llm = ValueHeadLLM(model, tokenizer, value_hidden_size=config.value_hidden_size, name=config.model)
+    llm = ValueHeadLLM(
+        model,
+        tokenizer,
+        name=config.model,
+        value_hidden_size=config.value_hidden_size,
+        use_cache=not config.gradient_checkpointing,  # transformers keeps no keys and values while checkpointing
+    )
     llm.check_layout()
     return llm
 

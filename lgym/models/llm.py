@@ -29,13 +29,24 @@ class ValueHeadLLM(nn.Module):
     `bf16-true` rounds neither adapters nor rotary frequencies.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, *, value_hidden_size: int, name: str) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any, *, name: str, value_hidden_size: int, use_cache: bool = True
+    ) -> None:
+        """
+        Args:
+            model: a causal model of transformers, with or without peft adapters.
+            tokenizer: its tokenizer.
+            name: what the user calls it.
+            value_hidden_size: width of the value head.
+            use_cache: whether a common prefix may be run by itself; packing shares beginnings in any case.
+        """
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.value_head = ValueHead(model.config.get_text_config().hidden_size, value_hidden_size)
         self.share = True
+        self.use_cache = use_cache
         self.tokens_computed = 0
         self.places_computed = 0
 
@@ -97,7 +108,7 @@ class ValueHeadLLM(nn.Module):
 
     def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
         """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
-        if not self.share or len(sequences) < 2 or getattr(self.causal_lm, "is_gradient_checkpointing", False):
+        if not (self.share and self.use_cache) or len(sequences) < 2:
             return 0
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1)
         return shared if shared >= SHORTEST_SHARED_PREFIX else 0

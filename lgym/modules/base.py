@@ -29,6 +29,9 @@ from lgym.policies import CandidatePolicy
 FORMAT = 1
 """Of what lgym adds to a checkpoint."""
 
+RATES = ("lr", "initial_lr", "max_lr", "min_lr")
+"""What torch's schedules keep in an optimizer's parameter groups."""
+
 
 class PolicyLearner(L.LightningModule, ABC):
     """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
@@ -43,7 +46,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.make_lr_scheduler = lr_scheduler
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
-        self._configured_lrs: list[float] = []
+        self._configured_rates: list[dict[str, float]] = []
 
     @abstractmethod
     def prepare(self, rollout: Rollout) -> TurnBatch:
@@ -82,10 +85,13 @@ class PolicyLearner(L.LightningModule, ABC):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer([p for p in self.parameters() if p.requires_grad])
-        self._configured_lrs = [group["lr"] for group in optimizer.param_groups]
-        if self.make_lr_scheduler is None:
+        scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
+        self._configured_rates = [
+            {key: group[key] for key in RATES if key in group} for group in optimizer.param_groups
+        ]
+        if scheduler is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.make_lr_scheduler(optimizer)}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
     def training_step(self, batch: TurnBatch, batch_idx: int) -> Tensor | None:
         result = self.loss(batch)
@@ -114,16 +120,15 @@ class PolicyLearner(L.LightningModule, ABC):
         """A resumed optimizer brings its old learning rate along; the configured one counts, at the same point of the
         schedule."""
         for optimizer in self.trainer.optimizers:
-            for group, configured in zip(optimizer.param_groups, self._configured_lrs, strict=True):
-                before = group.get("initial_lr", group["lr"])
-                if before == configured:
-                    continue
-                group["lr"] = group["lr"] * (configured / before) if before else configured
-                if "initial_lr" in group:
-                    group["initial_lr"] = configured
+            for group, configured in zip(optimizer.param_groups, self._configured_rates, strict=True):
+                base = "initial_lr" if "initial_lr" in configured else "lr"
+                before = group.get(base, group["lr"])
+                if before != configured[base]:
+                    group["lr"] = group["lr"] * (configured[base] / before) if before else configured[base]
+                group.update({key: rate for key, rate in configured.items() if key != "lr"})
         for config in self.trainer.lr_scheduler_configs:
             if isinstance(config.scheduler, LRScheduler):
-                config.scheduler.base_lrs = list(self._configured_lrs)
+                config.scheduler.base_lrs = [group["initial_lr"] for group in config.scheduler.optimizer.param_groups]
 
     # -- evaluation -----------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class PPO(PolicyLearner):
             total = total + self.kl_coef * ref_kl
             metrics["policy/ref_kl"] = ref_kl.mean()
         if self._steps_taken == 0:
-            self.rollout_metrics["policy/logprob_gap"] = float((new - old).abs().max())
+            self.rollout_metrics["policy/logprob_gap"] = float((new.detach() - old).abs().max())
         self._steps_taken += 1
         metrics["loss/total"] = total.mean()
         return total.sum() * batch.scale, {name: value.detach() for name, value in metrics.items()}

@@ -99,7 +99,7 @@ def test_blackjack_texts_tell_all_states_apart():
 
 @pytest.mark.parametrize(
     ("observation", "text"),
-    [((14, 10, 0), "Hand: hard 14. Dealer: 10"), ((17, 1, 1), "Hand: soft 17. Dealer: ace")],
+    [((14, 10, 0), "Your hand: hard fourteen against ten"), ((17, 1, 1), "Your hand: soft seventeen against ace")],
 )
 def test_blackjack_text(observation, text):
     """Soft and hard mixed up, or the ace called 1, would contradict the prompt."""

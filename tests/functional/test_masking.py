@@ -100,6 +100,7 @@ def test_whiten_adds_eps_to_the_deviation():
 def test_whiten_where_there_is_no_spread():
     """Catches NaN where one entry counts, where none does, and where there is none."""
     assert whiten(vector(5)).tolist() == [0.0]
+    assert whiten(vector(5)[0]).tolist() == 0.0
     assert whiten(vector(NAN, 5), mask(0, 1)).tolist() == [0.0, 0.0]
     assert whiten(vector(1, NAN), mask(0, 0)).tolist() == [0.0, 0.0]
     assert whiten(vector()).tolist() == []

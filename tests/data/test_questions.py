@@ -1,0 +1,108 @@
+"""What a mistaken agent or a long prompt gets: one clear error, early."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import echo, tiny
+
+from lgym.data import RolloutDataModule
+from lgym.data.chat import ContextBuilder
+from lgym.types import ParsedAction
+
+
+def agent_with(**members):
+    return type("SomeAgent", (echo.EchoAgent,), members)()
+
+
+def module(agent, **changes):
+    return RolloutDataModule(env="Echo-v0", agent=agent, **{"episodes_per_rollout": 8, **changes})
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"candidates": lambda self, o, i: None}, r"SomeAgent offers no candidates.*actions"),
+        ({"candidates": lambda self, o, i: []}, r"SomeAgent offers no candidates"),
+        ({"candidates": lambda self, o, i: ["red", "green", "red"]}, r"candidates \['red'\] more than once"),
+        ({"candidates": lambda self, o, i: "red"}, r"must return a list"),
+        ({"extract_action": lambda self, text: ParsedAction.failure("no idea")}, r"'red'.*no idea"),
+        ({"extract_action": lambda self, text: ParsedAction(7)}, r"as the action 7.*not in Echo-v0's action space"),
+        ({"format_observation": lambda self, o: 3}, r"format_observation returned 3"),
+    ],
+)
+def test_a_mistaken_agent_is_told_before_a_model_is_loaded(members, message):
+    """These would otherwise surface minutes later, inside a rollout."""
+    with pytest.raises(ValueError, match=message):
+        module(agent_with(**members))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"episodes_per_rollout": None}, "give one of the two"),
+        ({"turns_per_rollout": 64}, "give one of the two"),
+        ({"episodes_per_rollout": None, "turns_per_rollout": 100}, r"turns_per_rollout is 100.*multiple.*such as 96"),
+        ({"num_envs": 0}, "data.num_envs is 0"),
+        ({"minibatch_size": -1}, "data.minibatch_size is -1"),
+        ({"episodes_per_rollout": 0}, "data.episodes_per_rollout is 0"),
+    ],
+)
+def test_bad_amounts_are_refused(changes, message):
+    """Naming the option as the YAML does."""
+    with pytest.raises(ValueError, match=message):
+        module(echo.EchoAgent(), **changes)
+
+
+def test_an_unknown_environment_names_those_like_it():
+    """Gymnasium's own error has no suggestion for a third-party id."""
+    with pytest.raises(ValueError, match="Blackjack-v1"):
+        RolloutDataModule(env="Blackjak-v1", agent=echo.EchoAgent(), episodes_per_rollout=8)
+
+
+def builder(template=tiny.TEMPLATE, context_length=2048, prompt="Be brief."):
+    return ContextBuilder(tiny.tokenizer(template), prompt, context_length)
+
+
+def test_the_prompt_is_the_template_token_for_token():
+    """Encoding the rendered text must add nothing (LlamaGym doubled the BOS)."""
+    made = builder().context("red", ["a", "b"])
+    text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nred<|im_end|>\n<|im_start|>assistant\n"
+    assert tiny.tokenizer().decode(made.prompt_ids) == text
+    assert made.prompt_ids == tuple(tiny.tokenizer().encode(text))
+    assert [tiny.tokenizer().decode(ids) for ids in made.candidate_ids] == ["a", "b"]
+
+
+def test_equal_questions_are_the_same_object():
+    """The rollout's table is keyed by identity."""
+    made = builder()
+    assert made.context("red", ["a", "b"]) is made.context("red", ["a", "b"])
+    assert made.context("red", ["a", "b"]) is not made.context("red", ["b", "a"])
+
+
+def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():
+    """Gemma's template raises on a system message."""
+    template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + tiny.TEMPLATE
+    text = tiny.tokenizer().decode(builder(template).context("red", ["a"]).prompt_ids)
+    assert text == "<|im_start|>user\nBe brief.\n\nred<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_prompt_longer_than_the_context_says_by_how_much():
+    """Silently cut prompts make training useless. A token a byte: 102 characters of frame, 9 of system prompt."""
+    made = builder(context_length=200)
+    assert made.context("x" * 50, ["a"])
+    with pytest.raises(ValueError, match=r"has \d+ tokens, more than the model's 200.*format_observation"):
+        made.context("x" * 300, ["a"])
+
+
+def test_candidates_that_tokenise_alike_are_refused():
+    """The model could never tell them apart."""
+    made = builder()
+    made._tokenizer._tokenizer.normalizer = __import__("tokenizers").normalizers.Lowercase()
+    with pytest.raises(ValueError, match="'Go' and 'go' are the same tokens"):
+        made.context("red", ["Go", "go"])
+
+
+def test_a_candidate_without_text_is_refused():
+    """It has no likelihood."""
+    with pytest.raises(ValueError, match="'' has no tokens"):
+        builder().context("red", ["", "go"])

@@ -1,0 +1,52 @@
+"""Runs of the command line inside the test's own process, on the tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from helpers import echo  # noqa: F401  (registers the environments)
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lgym.cli import main
+
+ECHO = {
+    "trainer.accelerator": "cpu",
+    "trainer.enable_progress_bar": "false",
+    "trainer.max_epochs": "2",
+    "model": "lgym.modules.PPO",
+    "model.init_args.llm.lora.r": "4",
+    "model.init_args.llm.value_hidden_size": "16",
+    "data.env": "Echo-v0",
+    "data.agent": "helpers.echo.EchoAgent",
+    "data.num_envs": "8",
+    "data.episodes_per_rollout": "32",
+    "data.eval_episodes": "12",
+}
+
+
+def lgym(command: str, root: Path, model: Path | str, config: Path | None = None, **options: Any) -> None:
+    """`lgym command` on Echo (or a configuration) with options, whose dots are written as two underscores.
+
+    An option that is None is left out.
+    """
+    values = {} if config is not None else dict(ECHO)
+    values |= {"trainer.default_root_dir": str(root), "model.init_args.llm.model": str(model)}
+    values |= {name.replace("__", "."): value for name, value in options.items()}
+    args = [command, *(["--config", str(config)] if config is not None else [])]
+    for name, value in values.items():
+        if value is not None:
+            args.append(f"--{name}={value}")
+    main(args)
+
+
+def checkpoint(root: Path, version: int = 0) -> dict[str, Any]:
+    return torch.load(root / f"version_{version}" / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def scalars(root: Path, version: int = 0) -> dict[str, dict[int, float]]:
+    """Every metric of a run by step; of a step that was logged twice, the later value."""
+    events = EventAccumulator(str(root / f"version_{version}"), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}

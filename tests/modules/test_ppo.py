@@ -1,0 +1,211 @@
+"""PPO on the tiny model: what it prepares, what its loss is, and that every setting does something."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import tiny
+
+from lgym.batch import Context, Rollout
+from lgym.functional import categorical_kl
+from lgym.models import LLMConfig
+from lgym.modules import PPO
+from lgym.policies import CandidatePolicy
+
+
+def context(text: str, *candidates: str) -> Context:
+    encode = tiny.tokenizer().encode
+    return Context(tuple(encode("see " + text)), tuple(tuple(encode(c)) for c in candidates), candidates, text)
+
+
+CONTEXTS = (context("a", "x", "y"), context("b", "x", "y", "z"), context("c", "y", "x"))
+
+
+def learner(**settings) -> PPO:
+    policy = CandidatePolicy()
+    policy.bind(tiny.llm(dtype=torch.float64))
+    return PPO(llm=LLMConfig(model="tiny"), policy=policy, **settings)
+
+
+def rollout(module: PPO, **changes) -> Rollout:
+    """Two streams of three turns; the second one idles in the last."""
+    with torch.no_grad():
+        logprobs, values = module.policy.evaluate(CONTEXTS)
+    fields = {
+        "contexts": CONTEXTS,
+        "context_ids": torch.tensor([[0, 1, 0], [2, 1, 0]]),
+        "choices": torch.tensor([[0, 2, 1], [1, 0, 0]]),
+        "rewards": torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.0]], dtype=torch.float64),
+        "terminated": torch.tensor([[False, True, True], [False, True, True]]),
+        "truncated": torch.zeros(2, 3, dtype=torch.bool),
+        "mask": torch.tensor([[True, True, True], [True, True, False]]),
+        "candidate_logprobs": logprobs,
+        "context_values": values,
+        "next_values": torch.stack([values[[1, 0, 0]], values[[1, 0, 0]]]),
+        "episode_returns": torch.tensor([1.0, -1.0, 2.0]),
+        "episode_lengths": torch.tensor([2.0, 1.0, 2.0]),
+        "play_seconds": 0.1,
+    }
+    return Rollout(**{**fields, **changes})
+
+
+def test_prepare_sorts_turns_by_context_and_drops_idle_ones():
+    """Advantages that land on the wrong turns teach the wrong lesson (SkyRL#1507)."""
+    module = learner(gamma=1.0, gae_lambda=1.0, whiten_advantages=False)
+    played = rollout(module)
+    batch = module.prepare(played)
+    assert batch.rows.tolist() == [0, 0, 1, 1, 2]
+    assert batch.choices.tolist() == [0, 1, 2, 0, 1]
+    # lambda = gamma = 1: returns are the rewards still to come in the episode.
+    torch.testing.assert_close(batch.returns, torch.tensor([1.0, -1.0, 0.0, 2.0, 2.0], dtype=torch.float64))
+    torch.testing.assert_close(batch.advantages, batch.returns - played.context_values[batch.rows])
+    assert batch.scale == 1 / 5
+
+
+def test_whitening_is_over_the_whole_rollout():
+    """TWOSOME normalised over minibatches of 4, whose means are noise."""
+    batch = learner(whiten_advantages=True).prepare(rollout(learner()))
+    assert float(batch.advantages.mean()) == pytest.approx(0.0, abs=1e-9)
+    assert float(batch.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_minibatches_hold_every_turn_once_and_add_up_to_the_whole():
+    """One pass in three minibatches must have the gradient of the pass in one, times their number."""
+    module = learner(target_kl=None)
+    batch = module.prepare(rollout(module))
+    parameters = [p for n, p in module.named_parameters() if p.requires_grad]
+
+    def gradient(parts):
+        total = sum(module.loss(part)[0] for part in parts)
+        return torch.autograd.grad(total, parameters)
+
+    parts = list(batch.minibatches(1, order=[2, 0, 1]))
+    assert [len(part) for part in parts] == [1, 2, 2]
+    for split, whole in zip(gradient(parts), gradient([batch]), strict=True):
+        torch.testing.assert_close(split / 3, whole, rtol=1e-5, atol=1e-7)
+
+
+def test_first_loss_is_minus_the_mean_advantage():
+    """Before the first step the ratio is 1 and nothing is clipped."""
+    module = learner(value_coef=0.0, entropy_coef=0.0, whiten_advantages=False)
+    batch = module.prepare(rollout(module))
+    loss, metrics = module.loss(batch)
+    assert float(loss) == pytest.approx(-float(batch.advantages.mean()), abs=1e-5)
+    assert float(metrics["policy/clip_fraction"]) == 0.0
+    assert float(metrics["policy/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
+    assert module.rollout_metrics["policy/logprob_gap"] < 1e-5
+
+
+def test_distinct_contexts_give_the_gradient_of_single_turns():
+    """The loss gathers per turn from rows that are evaluated once: compare with a batch of one turn each."""
+    module = learner(target_kl=None, value_clip=0.1, entropy_coef=0.05)
+    batch = module.prepare(rollout(module))
+    parameters = [p for n, p in module.named_parameters() if p.requires_grad]
+    ours = torch.autograd.grad(module.loss(batch)[0], parameters)
+    total = 0.0
+    for turn in range(len(batch)):
+        u = int(batch.rows[turn])
+        one = type(batch)(
+            contexts=(batch.contexts[u],),
+            rows=torch.zeros(1, dtype=torch.int64),
+            choices=batch.choices[[turn]],
+            old_logprobs=batch.old_logprobs[[u], : len(batch.contexts[u].candidates)],
+            old_values=batch.old_values[[turn]],
+            advantages=batch.advantages[[turn]],
+            returns=batch.returns[[turn]],
+            ref_logprobs=None,
+            scale=1 / len(batch),
+        )
+        total = total + module.loss(one)[0]
+    for a, b in zip(ours, torch.autograd.grad(total, parameters), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_target_kl_skips_the_rest_of_the_rollout():
+    """A rival's target-KL only wrote a flag. Here the next minibatches give no loss, and a new rollout starts anew."""
+    module = learner(target_kl=0.01)
+    batch = module.prepare(rollout(module))
+    assert module.loss(batch) is not None
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.5)
+    assert module.loss(batch) is None
+    assert module.loss(batch) is None
+    played = rollout(module)
+    assert module.loss(module.prepare(played)) is not None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"entropy_coef": 0.5},
+        {"value_coef": 2.0},
+        {"value_clip": 0.01},
+        {"clip_low": 0.01},
+        {"clip_high": 0.01},
+        {"kl_coef": 1.0},
+        {"gamma": 0.5},
+        {"gae_lambda": 0.0},
+        {"whiten_advantages": False},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_every_setting_changes_the_gradient(settings):
+    """A flag without effect is worse than none."""
+
+    def gradient(**chosen):
+        module = learner(target_kl=None, **chosen)
+        module.acting = lambda: _Acting(module.policy)
+        played = rollout(module)
+        batch = module.prepare(played)
+        with torch.no_grad():  # a step away from the policy that played, so that clipping has something to do
+            for name, parameter in module.named_parameters():
+                if "lora_B" in name or "value_head.output.weight" in name:
+                    parameter.add_(0.05)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        return torch.cat([g.flatten() for g in torch.autograd.grad(module.loss(batch)[0], parameters)])
+
+    assert (gradient() - gradient(**settings)).abs().max() > 1e-6
+
+
+class _Acting:
+    def __init__(self, policy):
+        self.policy = policy
+
+    def __enter__(self):
+        return self.policy
+
+    def __exit__(self, *_):
+        return False
+
+
+def test_reference_kl_is_to_the_model_without_adapters():
+    """The reference is the adapter switched off, on the same prompts."""
+    module = learner(kl_coef=0.1)
+    module.acting = lambda: _Acting(module.policy)
+    batch = module.prepare(rollout(module))
+    with torch.no_grad():
+        now, _ = module.policy(CONTEXTS)
+        with module.policy.llm.reference():
+            base, _ = module.policy(CONTEXTS)
+    torch.testing.assert_close(batch.ref_logprobs, base, rtol=1e-6, atol=1e-6)
+    expected = categorical_kl(now, base)[batch.rows].mean()
+    assert float(module.loss(batch)[1]["policy/ref_kl"]) == pytest.approx(float(expected), rel=1e-4)
+    assert float(expected) > 1e-3
+
+
+def test_reference_without_adapters_is_refused_at_once():
+    """Comparing a model with itself would be a silent zero."""
+    with pytest.raises(ValueError, match="kl_coef is 0.1.*lora: null"):
+        PPO(llm=LLMConfig(model="tiny", lora=None), kl_coef=0.1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"gamma": 1.5}, {"gae_lambda": -0.1}, {"clip_low": 1.2}, {"clip_high": 0.0}, {"target_kl": 0.0}]
+)
+def test_bad_settings_are_refused(settings):
+    """Named, with the value and what it must be."""
+    name, value = next(iter(settings.items()))
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
+        PPO(llm=LLMConfig(model="tiny"), **settings)

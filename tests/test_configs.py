@@ -1,0 +1,42 @@
+"""Every YAML in configs/: it is small, it parses, and it runs from end to end on the tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.runs import checkpoint, lgym
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+
+
+def test_there_are_configs():
+    """An empty list would pass every test below."""
+    assert [path.stem for path in CONFIGS].count("blackjack") == 1
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_says_only_what_differs(config):
+    """Long configurations hide what matters."""
+    assert len(config.read_text(encoding="utf-8").splitlines()) <= 45
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_runs(config, tmp_path, model_folder):
+    """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
+    small = {
+        "trainer__enable_progress_bar": "false",
+        "trainer__accelerator": "cpu",
+        "data__num_envs": 4,
+        "data__episodes_per_rollout": 8,
+        "data__eval_episodes": 6,
+        "data__update_epochs": 1,
+    }
+    lgym("fit", tmp_path, model_folder, config, **small, trainer__max_epochs=2, trainer__check_val_every_n_epoch=1)
+    assert checkpoint(tmp_path)["epoch"] == 1
+    assert (tmp_path / "version_0" / "adapter" / "adapter_config.json").exists()
+    lgym("test", tmp_path, model_folder, config, **small, ckpt_path="last")
+    lgym("predict", tmp_path, model_folder, config, **small, ckpt_path="last")
+    written = list(tmp_path.glob("version_*/transcripts.jsonl"))
+    assert len(written) == 1
+    assert len(written[0].read_text().splitlines()) == 6

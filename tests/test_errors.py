@@ -1,0 +1,112 @@
+"""Bad input: one screen that names the value and the way out, before any long work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+
+import pytest
+import torch
+from helpers import tiny
+from helpers.runs import checkpoint, lgym
+
+from lgym.modules import PPO
+
+
+@pytest.fixture()
+def failing(tmp_path, model_folder, capfd):
+    """Runs a command that must fail, and returns what it said."""
+
+    def run(command="fit", model=None, root=None, **options):
+        with pytest.raises(SystemExit) as stop:
+            lgym(command, root or tmp_path, model or model_folder, **options)
+        assert stop.value.code not in (0, None)
+        said = capfd.readouterr().err
+        assert "Traceback" not in said
+        assert len(said.strip().splitlines()) <= 24, said
+        return said
+
+    return run
+
+
+def test_unknown_environment(failing):
+    """With the names that are like it."""
+    assert "Blackjack-v1" in failing(data__env="Blackjck-v1")
+
+
+def test_unknown_model(failing, monkeypatch):
+    """With the places that were looked at."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = failing(model="no/such-model")
+    assert "'no/such-model'" in said
+    assert "a folder" in said
+    assert "Hugging Face Hub" in said
+    assert "HF_TOKEN" in said
+
+
+def test_unknown_option(failing):
+    """A misspelt key must not be ignored."""
+    assert "num_evns" in failing(data__num_evns=3)
+
+
+def test_unknown_agent(failing):
+    """With the name as it was given."""
+    assert "lgym.agents.NoSuchAgent" in failing(data__agent="lgym.agents.NoSuchAgent")
+
+
+def test_a_checkpoint_that_is_not_there(failing):
+    """Lightning would start from scratch after a warning."""
+    assert "no checkpoint under" in failing(ckpt_path="last")
+    assert "no such file" in failing(ckpt_path="nowhere.ckpt")
+
+
+def test_a_checkpoint_of_another_model(failing, tmp_path, model_folder):
+    """Its adapters would load into the wrong layers, or not at all."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
+    other = tmp_path / "other-model"
+    tiny.save(other)
+    said = failing(model=other, ckpt_path="last", trainer__max_epochs=2)
+    assert str(model_folder) in said
+    assert str(other) in said
+    said = failing(ckpt_path="last", model__init_args__llm__lora__r=2, trainer__max_epochs=2)
+    assert "another shape" in said
+
+
+def test_a_full_disk_is_said_before_it_costs_a_checkpoint(failing, tmp_path, model_folder, monkeypatch):
+    """The last checkpoint must stay whole."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 10, 0))
+    said = failing(trainer__max_epochs=2, ckpt_path="last")
+    assert "0 MB left" in said
+    assert "--trainer.default_root_dir" in said
+    assert checkpoint(tmp_path)["epoch"] == 0
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, tmp_path, monkeypatch):
+    """Training on would spoil the adapters; the turns are what one has to look at."""
+    sound = PPO.loss
+
+    def broken(self, batch):
+        result = sound(self, batch)
+        if self.trainer.current_epoch == 1 and result is not None:
+            return result[0] * torch.nan, result[1]
+        return result
+
+    monkeypatch.setattr(PPO, "loss", broken)
+    said = failing(trainer__max_epochs=3)
+    assert "The loss is nan in rollout 2" in said
+    kept = [json.loads(line) for line in (tmp_path / "version_0" / "non_finite_loss.jsonl").read_text().splitlines()]
+    assert kept[0]["candidates"] == ["red", "green", "blue"]
+    assert len(kept[0]["choices"]) == len(kept[0]["advantages"]) > 0
+    assert checkpoint(tmp_path)["epoch"] == 0
+    assert all(torch.isfinite(t).all() for t in checkpoint(tmp_path)["state_dict"].values())
+
+
+def test_quantized_weights_cannot_be_trained_whole(failing):
+    """Said when the YAML is read."""
+    said = failing(
+        model__init_args__llm__lora="null", model__init_args__llm__lora__r=None, model__init_args__llm__quantization="4bit"
+    )
+    assert "needs adapters" in said

@@ -1,0 +1,115 @@
+"""A run that was stopped and resumed is the run that was not stopped: bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.runs import checkpoint, lgym, scalars
+
+TIMES = ("seconds",)
+COUNTING = {
+    "data__env": "Counting-v0",
+    "data__agent": "helpers.echo.CountingAgent",
+    "data__episodes_per_rollout": None,
+    "data__turns_per_rollout": 24,
+    "data__max_episode_steps": 5,
+}
+SCHEDULE = {
+    "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
+    "model__init_args__lr_scheduler__init_args__total_iters": 4,
+}
+
+
+def flat(value, name=""):
+    """Every leaf of nested dicts and lists with its path."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}/{key}")
+    elif isinstance(value, (list, tuple)):
+        for key, inner in enumerate(value):
+            yield from flat(inner, f"{name}/{key}")
+    else:
+        yield name, value
+
+
+def assert_same(a, b):
+    a, b = dict(flat(a)), dict(flat(b))
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
+        assert same, f"{name}: {value} != {b[name]}"
+
+
+@pytest.mark.parametrize("options", [{}, COUNTING, SCHEDULE], ids=["episodes", "turns-in-mid-episode", "schedule"])
+@pytest.mark.parametrize("stop", [1, 3])
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, options, stop):
+    """Weights, optimizer, random states, environments and metrics (TRL#3247, NeMo-RL#3599)."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    lgym("fit", whole, model_folder, trainer__max_epochs=4, **options)
+    lgym("fit", parts, model_folder, trainer__max_epochs=stop, **options)
+    lgym("fit", parts, model_folder, trainer__max_epochs=4, ckpt_path="last", **options)
+    expected, got = checkpoint(whole), checkpoint(parts)
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "RolloutDataModule", "lgym"):
+        assert_same(expected[part], got[part])
+    assert not (parts / "version_1").exists(), "a resumed run goes on in its own folder"
+    ours, theirs = scalars(parts), scalars(whole)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        if not name.endswith(TIMES):
+            assert str(ours[name]) == str(theirs[name]), name
+
+
+def test_a_changed_learning_rate_takes_effect_on_resume(tmp_path, model_folder):
+    """Lightning restores the old rate with the optimizer, silently."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
+    assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(3e-4)
+    adamw = {"model__init_args__optimizer": "torch.optim.AdamW", "model__init_args__optimizer__init_args__lr": 0.02}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **adamw)
+    assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0.02)
+    assert list(scalars(tmp_path)["optim/lr"].values()) == pytest.approx([3e-4, 0.02])
+
+
+def test_a_changed_learning_rate_keeps_its_place_in_the_schedule(tmp_path, model_folder):
+    """LinearLR from 1/3 to 1 in 4: after 2 rollouts 1/3 + 2/3 * 2/4 = 2/3 of the rate, old or new."""
+    adamw = {"model__init_args__optimizer": "torch.optim.AdamW"}
+    rate = "model__init_args__optimizer__init_args__lr"
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, **SCHEDULE, **adamw, **{rate: 0.003})
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=3, ckpt_path="last", **SCHEDULE, **adamw, **{rate: 0.03})
+    third = list(scalars(tmp_path)["optim/lr"].values())[2]
+    assert third == pytest.approx(0.03 * 2 / 3, rel=1e-5)
+
+
+def test_a_checkpoint_holds_what_was_trained_and_nothing_else(tmp_path, model_folder):
+    """The frozen base model would be nine tenths of the file; an unsafe object would not load."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
+    saved = checkpoint(tmp_path)  # loads with weights_only=True
+    assert all("lora" in name or "value_head" in name for name in saved["state_dict"])
+    assert "hyper_parameters" not in saved
+
+
+def test_every_weight_is_saved_when_every_weight_is_trained(tmp_path, model_folder):
+    """Full fine-tuning has no frozen base to leave out."""
+    whole = {"model__init_args__llm__lora": "null", "model__init_args__llm__lora__r": None}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, **_full(whole))
+    names = checkpoint(tmp_path)["state_dict"]
+    assert any("embed_tokens" in name for name in names)
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **_full(whole))
+
+
+def _full(options):
+    return {"model__init_args__llm__lora__r": None, **options}
+
+
+def test_the_exported_adapter_opens_with_peft(tmp_path, model_folder):
+    """As a plain folder, with the weights of the checkpoint."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
+    base = AutoModelForCausalLM.from_pretrained(model_folder)
+    opened = PeftModel.from_pretrained(base, tmp_path / "version_0" / "adapter")
+    saved = {name.split("policy.llm.model.")[-1]: t for name, t in checkpoint(tmp_path)["state_dict"].items()}
+    adapters = {name: p for name, p in opened.named_parameters() if "lora" in name}
+    assert adapters
+    for name, parameter in adapters.items():
+        assert torch.equal(parameter, saved[name]), name
