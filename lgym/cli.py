@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import set_parsing_settings
+from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -103,6 +103,7 @@ def main(args: list[str] | None = None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     _quieten()
+    raising: dict[str, Any] = {"exit_on_error": False}  # jsonargparse would print a hundred lines of usage first
     try:
         LgymCLI(
             PolicyLearner,
@@ -112,8 +113,12 @@ def main(args: list[str] | None = None) -> None:
             trainer_defaults=TRAINER_DEFAULTS,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
+            parser_kwargs={"prog": "lgym", **raising, **{command: raising for command in LightningCLI.subcommands()}},
             args=args,
         )
+    except ArgumentError as error:
+        print(f"lgym: {error}\n(`lgym fit --help` lists every option.)", file=sys.stderr)
+        sys.exit(2)
     except (ValueError, NonFiniteLossError, OSError) as error:
         if os.environ.get("LGYM_DEBUG"):
             raise

@@ -5,15 +5,18 @@ from __future__ import annotations
 from helpers.runs import lgym, scalars
 
 LEARN = {
-    "trainer__max_epochs": 12,
+    "trainer__max_epochs": 10,
+    "trainer__check_val_every_n_epoch": 10,
     "data__episodes_per_rollout": 96,
-    "data__update_epochs": 8,
     "data__num_envs": 32,
-    "model__init_args__optimizer": "torch.optim.AdamW",
-    "model__init_args__optimizer__init_args__lr": 0.02,
-    "model__init_args__target_kl": 0.2,
-    "trainer__check_val_every_n_epoch": 12,
+    "data__update_epochs": 8,
     "data__eval_episodes": 200,
+    "model__init_args__optimizer": "torch.optim.AdamW",
+    "model__init_args__optimizer__init_args__lr": 0.005,
+    "model__init_args__target_kl": "null",
+    "model__init_args__policy": "lgym.policies.CandidatePolicy",
+    "model__init_args__policy__init_args__normalisation": "token",
+    "model__init_args__policy__init_args__temperature": 3,
 }
 
 
@@ -28,6 +31,6 @@ def test_ppo_learns_to_say_the_word(tmp_path, model_folder):
 def test_with_the_sign_turned_round_it_does_not(tmp_path, model_folder):
     """The control: rewarded for any other word, the same run must end below chance."""
     lgym("fit", tmp_path, model_folder, **LEARN, data__env_kwargs='{"sign": -1}')
-    sampled = list(scalars(tmp_path)["val_sampled/return_mean"].values())[-1]
-    assert sampled > -0.1  # it learned: hardly ever says the shown word, so a positive threshold cannot be met
-    assert sampled <= 0.0
+    metrics = scalars(tmp_path)
+    assert list(metrics["rollout/return_mean"].values())[0] < -0.15  # at the start about chance: -1/3
+    assert list(metrics["val_sampled/return_mean"].values())[-1] > -0.1  # it learned to say another word
