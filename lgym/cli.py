@@ -49,6 +49,8 @@ class LgymCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         self.run_version: int | None = None
+        if self.subcommand != "fit":
+            self.save_config_callback = None  # a run's folder keeps the configuration that it was trained with
         ckpt_path = config.get("ckpt_path")
         if not ckpt_path:
             return
@@ -60,8 +62,7 @@ class LgymCLI(LightningCLI):
             raise ValueError(
                 f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, or `last` for the newest under {root}."
             )
-        if self.subcommand == "fit":
-            self.run_version = version_of(Path(ckpt_path), root)
+        self.run_version = version_of(Path(ckpt_path), root)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self._get(self.config_init, "trainer")
@@ -113,17 +114,24 @@ def main(args: list[str] | None = None) -> None:
             trainer_defaults=TRAINER_DEFAULTS,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
-            parser_kwargs={"prog": "lgym", **raising, **{command: raising for command in LightningCLI.subcommands()}},
+            parser_kwargs={"prog": "lgym", **raising, **dict.fromkeys(LightningCLI.subcommands(), raising)},
             args=args,
         )
     except ArgumentError as error:
-        print(f"lgym: {error}\n(`lgym fit --help` lists every option.)", file=sys.stderr)
+        print(f"lgym: {_essence(str(error))}\n(`lgym fit --help` lists every option.)", file=sys.stderr)
         sys.exit(2)
     except (ValueError, NonFiniteLossError, OSError) as error:
         if os.environ.get("LGYM_DEBUG"):
             raise
         print(f"\nlgym: {error}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
         sys.exit(1)
+
+
+def _essence(message: str) -> str:
+    """A parser's message without its account of every type that was tried."""
+    noise = ("Does not validate against", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
+    lines = (line.strip().removeprefix("- ") for line in message.splitlines())
+    return "\n  ".join(line for line in lines if line and not line.startswith(noise))
 
 
 def _quieten() -> None:
@@ -140,6 +148,8 @@ def _quieten() -> None:
     ):
         warnings.filterwarnings("ignore", message=message)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
+        logging.getLogger(name).addFilter(lambda record: "💡" not in str(record.msg))  # advertisements
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from helpers import tiny  # noqa: E402
+from helpers import tiny
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +21,12 @@ def _seed_and_threads():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture()
+@pytest.fixture
 def tokenizer():
     return tiny.tokenizer()
 
 
-@pytest.fixture()
+@pytest.fixture
 def llm():
     """A tiny value-head model with adapters, in float64 so that equal means equal."""
     return tiny.llm(dtype=torch.float64)

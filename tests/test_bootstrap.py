@@ -409,9 +409,7 @@ def test_python_without_venv_names_the_debian_package(fake):
 
 
 @posix_only
-@pytest.mark.parametrize(
-    "damage", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages/pip-24.0.dist-info/INSTALLER"]
-)
+@pytest.mark.parametrize("damage", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages/pip-24.0.dist-info/INSTALLER"])
 def test_broken_venv_is_made_anew_and_keeps_its_extras(fake, damage):
     fake.call("--extras", "dev", "fit")
     (fake.root / ".venv" / damage).unlink()

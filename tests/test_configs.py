@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from helpers.runs import checkpoint, lgym
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+
 from helpers.runs import lgym, scalars
 
 ROOT = Path(__file__).parents[1]

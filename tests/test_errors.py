@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
+
 from helpers import tiny
 from helpers.runs import checkpoint, lgym
-
 from lgym.modules import PPO
 
+BLACKJACK = Path(__file__).parents[1] / "configs" / "blackjack.yaml"
 
-@pytest.fixture()
+
+@pytest.fixture
 def failing(tmp_path, model_folder, capfd):
     """Runs a command that must fail, and returns what it said."""
 
-    def run(command="fit", model=None, root=None, **options):
+    def run(command="fit", model=None, **options):
         with pytest.raises(SystemExit) as stop:
-            lgym(command, root or tmp_path, model or model_folder, **options)
+            lgym(command, tmp_path, model or model_folder, **options)
         assert stop.value.code not in (0, None)
         said = capfd.readouterr().err
         assert "Traceback" not in said
@@ -37,7 +40,7 @@ def test_unknown_environment(failing):
 
 def test_unknown_model(failing, monkeypatch):
     """With the places that were looked at."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # no waiting for a connection
     said = failing(model="no/such-model")
     assert "'no/such-model'" in said
     assert "a folder" in said
@@ -104,9 +107,16 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, 
     assert all(torch.isfinite(t).all() for t in checkpoint(tmp_path)["state_dict"].values())
 
 
-def test_quantized_weights_cannot_be_trained_whole(failing):
+def test_quantized_weights_cannot_be_trained_whole(failing, tmp_path):
     """Said when the YAML is read."""
-    said = failing(
-        model__init_args__llm__lora="null", model__init_args__llm__lora__r=None, model__init_args__llm__quantization="4bit"
-    )
-    assert "needs adapters" in said
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(BLACKJACK.read_text().replace("llm:\n", "llm:\n      lora: null\n      quantization: 4bit\n"))
+    assert "quantization: 4bit needs adapters" in failing(config=whole)
+
+
+def test_a_wrong_value_names_the_option(failing):
+    """Without the parser's account of every type that it tried."""
+    said = failing(model__init_args__gamma="much")
+    assert "gamma" in said
+    assert "much" in said
+    assert "NestedArg" not in said

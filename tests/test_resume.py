@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from helpers.runs import checkpoint, lgym, scalars
 
 TIMES = ("seconds",)
@@ -88,16 +89,18 @@ def test_a_checkpoint_holds_what_was_trained_and_nothing_else(tmp_path, model_fo
 
 
 def test_every_weight_is_saved_when_every_weight_is_trained(tmp_path, model_folder):
-    """Full fine-tuning has no frozen base to leave out."""
-    whole = {"model__init_args__llm__lora": "null", "model__init_args__llm__lora__r": None}
-    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, **_full(whole))
-    names = checkpoint(tmp_path)["state_dict"]
-    assert any("embed_tokens" in name for name in names)
-    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **_full(whole))
-
-
-def _full(options):
-    return {"model__init_args__llm__lora__r": None, **options}
+    """Full fine-tuning has no frozen base to leave out, and resumes as well."""
+    config = tmp_path / "whole.yaml"
+    config.write_text(
+        "model: {class_path: lgym.modules.PPO, init_args: {llm: {lora: null}}}\n"
+        "data: {env: Echo-v0, agent: {class_path: helpers.echo.EchoAgent}, episodes_per_rollout: 16, num_envs: 4}\n"
+        "trainer: {accelerator: cpu, enable_progress_bar: false}\n"
+    )
+    lgym("fit", tmp_path, model_folder, config, trainer__max_epochs=1)
+    first = checkpoint(tmp_path)["state_dict"]
+    assert any("embed_tokens" in name for name in first)
+    lgym("fit", tmp_path, model_folder, config, trainer__max_epochs=2, ckpt_path="last")
+    assert not all(torch.equal(first[name], tensor) for name, tensor in checkpoint(tmp_path)["state_dict"].items())
 
 
 def test_the_exported_adapter_opens_with_peft(tmp_path, model_folder):

@@ -9,11 +9,10 @@ import numpy as np
 from lgym.agents.base import TextAgent
 from lgym.envs import blackjack
 
-
 NUMBERS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty twenty-one"
-).split()
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "twenty-one"),
+)
 """Number words: most tokenizers have one token for each, and one or more for every digit."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from safetensors.torch import save_file
@@ -31,7 +32,9 @@ def export_adapter(module: PolicyLearner, folder: Path) -> None:
     if peft_config is not None:
         entry = find_entry(module.llm_config.model)
         peft_config.base_model_name_or_path = entry.hub_id or module.llm_config.model
-    llm.model.save_pretrained(folder, **({"save_embedding_layers": False} if peft_config is not None else {}))
+    model: Any = llm.model
+    options = {} if peft_config is None else {"save_embedding_layers": False}  # peft would ask the Hub about them
+    model.save_pretrained(folder, **options)
     llm.tokenizer.save_pretrained(folder)
     head = {name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
     save_file(head, folder / "value_head.safetensors")

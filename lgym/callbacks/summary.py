@@ -20,8 +20,10 @@ class RunSummary(L.Callback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         minutes = (time.monotonic() - self._started) / 60
-        say(f"\nTrained {trainer.current_epoch} rollouts, {trainer.global_step} optimizer steps; this session "
-            f"{minutes:.1f} minutes.")
+        say(
+            f"\nTrained {trainer.current_epoch} rollouts, {trainer.global_step} optimizer steps; this session "
+            f"{minutes:.1f} minutes."
+        )
         say(results_table(trainer, "val"))
         say(_places(trainer))
 

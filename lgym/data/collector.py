@@ -147,7 +147,11 @@ class _Recorder:
         self._steps: list[tuple[np.ndarray, ...]] = []
 
     def add(
-        self, playing: list[int], numbers: np.ndarray, choices: np.ndarray, outcomes: list[tuple[float, bool, bool, int]]
+        self,
+        playing: list[int],
+        numbers: np.ndarray,
+        choices: np.ndarray,
+        outcomes: list[tuple[float, bool, bool, int]],
     ) -> None:
         rewards, terminated, truncated, following = zip(*outcomes, strict=True)
         self._steps.append(
@@ -173,7 +177,11 @@ class _Recorder:
         shape = (self._num_envs, len(self._steps))
         numbers, choices = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         rewards, next_values = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
-        terminated, truncated, mask = np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+        terminated, truncated, mask = (
+            np.ones(shape, dtype=bool),
+            np.zeros(shape, dtype=bool),
+            np.zeros(shape, dtype=bool),
+        )
         for n, (playing, step_numbers, step_choices, reward, term, trunc, following) in enumerate(self._steps):
             numbers[playing, n], choices[playing, n], rewards[playing, n] = step_numbers, step_choices, reward
             terminated[playing, n], truncated[playing, n], mask[playing, n] = term, trunc & ~term, True

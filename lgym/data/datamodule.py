@@ -143,7 +143,7 @@ class RolloutDataModule(L.LightningDataModule):
         return self.trainer.lightning_module  # type: ignore[return-value]
 
     def _progress(self, done: int, total: int) -> None:
-        bar = self.trainer.progress_bar_callback if self.trainer is not None else None
+        bar: Any = self.trainer.progress_bar_callback if self.trainer is not None else None
         if hasattr(bar, "on_play"):
             bar.on_play(done, total)
 

@@ -49,9 +49,7 @@ class RolloutDataset(IterableDataset):
 
     def _play(self) -> Rollout:
         with self.learner.acting() as policy:
-            return self.collector.play(
-                policy, self.rng, episodes=self.episodes, turns=self.turns, progress=self.progress
-            )
+            return self.collector.play(policy, self.rng, episodes=self.episodes, turns=self.turns, progress=self.progress)
 
 
 class EvaluationDataset(IterableDataset):

@@ -57,9 +57,7 @@ def _draw_panel(axes: Axes, hit_probability: np.ndarray, soft: int, lowest: int)
         for column, card in enumerate(_COLUMNS):
             hit = probability[total, card, soft]
             colour = "white" if hit < 0.2 else "#202020"
-            axes.text(
-                column, row, "H" if hit > 0.5 else "S", ha="center", va="center_baseline", fontsize=9.5, color=colour
-            )
+            axes.text(column, row, "H" if hit > 0.5 else "S", ha="center", va="center_baseline", fontsize=9.5, color=colour)
             if not optimal[total, card, soft]:
                 axes.add_patch(_frame(column, row))
     axes.set_xticks(range(10), ["A" if card == 1 else str(card) for card in _COLUMNS])

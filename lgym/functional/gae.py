@@ -37,9 +37,7 @@ def gae(
     Raises ValueError where the shapes differ, a flag is not bool, or gamma or gae_lambda is outside [0, 1].
     """
     require_rank(2, rewards=rewards)
-    require_same_shape(
-        rewards=rewards, values=values, next_values=next_values, terminated=terminated, truncated=truncated
-    )
+    require_same_shape(rewards=rewards, values=values, next_values=next_values, terminated=terminated, truncated=truncated)
     require_bool(terminated=terminated, truncated=truncated)
     require_between(0, 1, gamma=gamma, gae_lambda=gae_lambda)
     rewards, values, next_values = (at_least_float32(x) for x in (rewards, values, next_values))

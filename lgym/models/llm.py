@@ -41,7 +41,7 @@ class ValueHeadLLM(nn.Module):
             use_cache: whether a common prefix may be run by itself; packing shares beginnings in any case.
         """
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.tokenizer = tokenizer
         self.name = name
         self.value_head = ValueHead(model.config.get_text_config().hidden_size, value_hidden_size)
@@ -51,7 +51,7 @@ class ValueHeadLLM(nn.Module):
         self.places_computed = 0
 
     @property
-    def causal_lm(self) -> PreTrainedModel:
+    def causal_lm(self) -> Any:
         """The transformers model, out of any adapter wrapping."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
@@ -116,7 +116,7 @@ class ValueHeadLLM(nn.Module):
     def _run(self, prefix: Path, token_ids: Tensor, depths: Tensor, attends: Tensor) -> Tensor:
         """[R, L, H] hidden states of packed rows behind a prefix that they all share."""
         rows, length = token_ids.shape
-        body = self.causal_lm.base_model
+        body: Any = self.causal_lm.base_model
         cache = None
         if prefix:
             cache = DynamicCache(config=self.causal_lm.config)

@@ -37,7 +37,11 @@ class PolicyLearner(L.LightningModule, ABC):
     """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
 
     def __init__(
-        self, llm: LLMConfig, policy: CandidatePolicy, optimizer: OptimizerCallable, lr_scheduler: LRSchedulerCallable | None
+        self,
+        llm: LLMConfig,
+        policy: CandidatePolicy,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None,
     ) -> None:
         super().__init__()
         self.llm_config = llm
@@ -46,6 +50,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.make_lr_scheduler = lr_scheduler
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
+        self.learning_rate = 0.0
         self._configured_rates: list[dict[str, float]] = []
 
     @abstractmethod
@@ -86,9 +91,7 @@ class PolicyLearner(L.LightningModule, ABC):
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer([p for p in self.parameters() if p.requires_grad])
         scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
-        self._configured_rates = [
-            {key: group[key] for key in RATES if key in group} for group in optimizer.param_groups
-        ]
+        self._configured_rates = [{key: group[key] for key in RATES if key in group} for group in optimizer.param_groups]
         if scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
@@ -101,8 +104,8 @@ class PolicyLearner(L.LightningModule, ABC):
         if not torch.isfinite(loss):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             raise NonFiniteLossError(
-                f"The loss is {float(loss)} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. Its turns are in "
-                f"{path}; the last checkpoint is untouched. Resume from it with a lower learning rate, or with "
+                f"The loss is {float(loss.detach())} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. "
+                f"Its turns are in {path}; the last checkpoint is untouched. Resume from it with a lower learning rate, or with "
                 "--trainer.gradient_clip_val 0.5."
             )
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
@@ -112,6 +115,9 @@ class PolicyLearner(L.LightningModule, ABC):
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if gradients:
             self.log("optim/grad_norm", nn.utils.get_total_norm(gradients), on_step=False, on_epoch=True, batch_size=1)
+
+    def on_train_epoch_start(self) -> None:
+        self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_train_start(self) -> None:
         self._apply_configured_learning_rates()

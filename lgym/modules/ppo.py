@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
@@ -22,8 +25,10 @@ from lgym.models import LLMConfig
 from lgym.modules.base import PolicyLearner
 from lgym.policies import CandidatePolicy
 
+DEFAULT_LLM = LLMConfig()
 
-def default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+
+def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
 
 
@@ -38,7 +43,7 @@ class PPO(PolicyLearner):
 
     def __init__(
         self,
-        llm: LLMConfig | None = None,
+        llm: LLMConfig = DEFAULT_LLM,
         policy: CandidatePolicy | None = None,
         optimizer: OptimizerCallable = default_optimizer,
         lr_scheduler: LRSchedulerCallable | None = None,
@@ -71,7 +76,7 @@ class PPO(PolicyLearner):
                 minibatches is skipped; null never skips.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
         """
-        super().__init__(llm or LLMConfig(), policy or CandidatePolicy(), optimizer, lr_scheduler)
+        super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler)
         _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
         if kl_coef > 0 and self.llm_config.lora is None:
             raise ValueError(
@@ -141,9 +146,7 @@ class PPO(PolicyLearner):
             "loss/value": critic_loss.mean(),
             "policy/entropy": entropy.mean(),
             "policy/approx_kl": approx_kl,
-            "policy/clip_fraction": clip_fraction(
-                new, old, clip_low=self.clip_low, clip_high=self.clip_high
-            ).mean(),
+            "policy/clip_fraction": clip_fraction(new, old, clip_low=self.clip_low, clip_high=self.clip_high).mean(),
         }
         if batch.ref_logprobs is not None:
             ref_kl = categorical_kl(logprobs, batch.ref_logprobs)[rows]
@@ -157,12 +160,9 @@ class PPO(PolicyLearner):
 
     def on_train_epoch_end(self) -> None:
         self.log_dict(
-            {**self.rollout_metrics, "optim/steps": float(self._steps_taken), "optim/lr": self._learning_rate()},
+            {**self.rollout_metrics, "optim/steps": float(self._steps_taken), "optim/lr": self.learning_rate},
             sync_dist=False,
         )
-
-    def _learning_rate(self) -> float:
-        return float(self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def _reference(self, rollout: Rollout) -> Tensor:
         """[U, C] the distributions of the frozen model."""

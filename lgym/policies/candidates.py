@@ -126,7 +126,9 @@ class CandidatePolicy(nn.Module):
     def _scores(self, contexts: Sequence[Context], states: Tensor, index: list[list[int]]) -> Tensor:
         """[U, C] log-likelihoods, each the sum over the candidate's tokens."""
         width = max(len(context.candidates) for context in contexts)
-        rows, tokens, targets = [], [], []
+        rows: list[int] = []
+        tokens: list[int] = []
+        targets: list[int] = []
         candidates = ((u, c, ids) for u, context in enumerate(contexts) for c, ids in enumerate(context.candidate_ids))
         for (u, c, ids), places in zip(candidates, index, strict=True):
             rows += places

@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from helpers import echo, tiny
 
+from helpers import echo, tiny
 from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
 from lgym.data.slot import Slot

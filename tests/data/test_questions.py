@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers import echo, tiny
 
+from helpers import echo, tiny
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
 from lgym.types import ParsedAction

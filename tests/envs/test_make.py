@@ -78,9 +78,7 @@ def test_an_id_close_to_nothing_still_says_the_way_out():
 
 def test_a_missing_package_is_named():
     """'No module named ...' out of the depths of Gymnasium does not say which environment asked for it."""
-    with pytest.raises(
-        ValueError, match=r"'no_such_package:Env-v0' needs a package .*No module named 'no_such_package'"
-    ):
+    with pytest.raises(ValueError, match=r"'no_such_package:Env-v0' needs a package .*No module named 'no_such_package'"):
         make_env("no_such_package:Env-v0")
 
 

@@ -63,9 +63,7 @@ def test_agrees_with_the_sum_it_abbreviates():
     terminated, truncated = torch.rand(2, 6, 12, generator=generator) < 0.3
     assert (terminated & truncated).any()
     for gamma, gae_lambda in ((0.9, 0.8), (1.0, 1.0), (0.9, 0.0), (0.0, 0.5)):
-        advantages, returns = gae(
-            rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda
-        )
+        advantages, returns = gae(rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda)
         expected = summed(rewards, values, next_values, terminated, truncated, gamma, gae_lambda)
         torch.testing.assert_close(advantages, expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(returns, expected + values, rtol=1e-12, atol=1e-12)

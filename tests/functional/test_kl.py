@@ -29,9 +29,7 @@ def gradient_by_logits(of, logits: Tensor) -> Tensor:
 
 def test_kl_by_hand():
     """Catches the two directions swapped: they differ here."""
-    torch.testing.assert_close(
-        categorical_kl(torch.stack([P, Q]).log(), torch.stack([Q, P]).log()), vector(KL_P_Q, KL_Q_P)
-    )
+    torch.testing.assert_close(categorical_kl(torch.stack([P, Q]).log(), torch.stack([Q, P]).log()), vector(KL_P_Q, KL_Q_P))
 
 
 def test_kl_to_itself_is_zero():

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from helpers import echo  # noqa: F401  (registers the environments)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from helpers import echo  # noqa: F401  (registers the environments)
 from lgym.cli import main
 
 ECHO = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import tiny
 
+from helpers import tiny
 from lgym.models import LoraSettings
 from lgym.models.float32 import Float32Linear
 
@@ -41,9 +41,7 @@ def test_gradients_equal_those_of_full_forwards(llm):
 
     states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=16)
     shared = gradients(sum((states[rows] * weights).sum() for rows in index))
-    plain = gradients(
-        sum((full_forward(llm, s)[p - 1 :] * weights).sum() for s, p in zip(SEQUENCES, PROMPTS, strict=True))
-    )
+    plain = gradients(sum((full_forward(llm, s)[p - 1 :] * weights).sum() for s, p in zip(SEQUENCES, PROMPTS, strict=True)))
     for ours, theirs in zip(shared, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 

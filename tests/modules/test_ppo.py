@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import tiny
 
+from helpers import tiny
 from lgym.batch import Context, Rollout
 from lgym.functional import categorical_kl
 from lgym.models import LLMConfig

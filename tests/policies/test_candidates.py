@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from helpers import tiny
 
+from helpers import tiny
 from lgym.batch import Context
 from lgym.functional import token_logprobs
 from lgym.models import LLMConfig
