@@ -105,7 +105,7 @@ class PolicyLearner(L.LightningModule, ABC):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             raise NonFiniteLossError(
                 f"The loss is {float(loss.detach())} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. "
-                f"Its turns are in {path}; the last checkpoint is untouched. Resume from it with a lower learning rate, or with "
+                f"Its turns are in {path}; the last checkpoint is untouched. Resume with a lower learning rate, or with "
                 "--trainer.gradient_clip_val 0.5."
             )
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
