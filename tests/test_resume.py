@@ -7,6 +7,8 @@ import torch
 
 from helpers.runs import checkpoint, lgym, scalars
 
+from lgym.modules import PPO
+
 TIMES = ("seconds",)
 COUNTING = {
     "data__env": "Counting-v0",
@@ -58,6 +60,26 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, option
     for name in ours:
         if not name.endswith(TIMES):
             assert str(ours[name]) == str(theirs[name]), name
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, model_folder, monkeypatch, capsys):
+    """Interrupted in mid-update of the second rollout, then resumed: the same run, and nothing of the torn rollout."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    lgym("fit", whole, model_folder, trainer__max_epochs=3)
+    sound = PPO.loss
+
+    def interrupted(self, batch):
+        if self.trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+        return sound(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises((SystemExit, KeyboardInterrupt)):
+        patch.setattr(PPO, "loss", interrupted)
+        lgym("fit", parts, model_folder, trainer__max_epochs=3)
+    assert "--ckpt_path last goes on from there" in capsys.readouterr().out
+    lgym("fit", parts, model_folder, trainer__max_epochs=3, ckpt_path="last")
+    assert_same(checkpoint(whole)["state_dict"], checkpoint(parts)["state_dict"])
+    assert_same(checkpoint(whole)["RolloutDataModule"], checkpoint(parts)["RolloutDataModule"])
 
 
 def test_a_changed_learning_rate_takes_effect_on_resume(tmp_path, model_folder):

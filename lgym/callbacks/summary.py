@@ -27,6 +27,12 @@ class RunSummary(L.Callback):
         say(results_table(trainer, "val"))
         say(_places(trainer))
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        path = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if trainer.state.fn == "fit" and isinstance(exception, KeyboardInterrupt):
+            kept = f"{_short(Path(path))} holds the run after its last whole rollout; --ckpt_path last goes on from there."
+            say("\nInterrupted. " + (kept if path else "No rollout was finished, so there is no checkpoint yet."))
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == "validate":
             say(results_table(trainer, "val"))

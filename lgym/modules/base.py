@@ -42,8 +42,12 @@ class PolicyLearner(L.LightningModule, ABC):
         policy: CandidatePolicy,
         optimizer: OptimizerCallable,
         lr_scheduler: LRSchedulerCallable | None,
+        value_lr_scale: float,
     ) -> None:
         super().__init__()
+        if value_lr_scale <= 0:
+            raise ValueError(f"value_lr_scale is {value_lr_scale}; it must be above 0.")
+        self.value_lr_scale = value_lr_scale
         self.llm_config = llm
         self.policy = policy
         self.make_optimizer = optimizer
@@ -89,12 +93,20 @@ class PolicyLearner(L.LightningModule, ABC):
         self.policy.bind(build_llm(self.llm_config, dtype=torch.get_default_dtype(), device=device))
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer([p for p in self.parameters() if p.requires_grad])
+        optimizer = self.make_optimizer(self._parameter_groups())
         scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
         self._configured_rates = [{key: group[key] for key in RATES if key in group} for group in optimizer.param_groups]
         if scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
+
+    def _parameter_groups(self) -> list[dict[str, Any]]:
+        """The language model's parameters, and the value head's, which starts from nothing and learns faster."""
+        head = list(self.policy.llm.value_head.parameters())
+        heads = {id(p) for p in head}
+        body = [p for p in self.policy.llm.parameters() if p.requires_grad and id(p) not in heads]
+        rate = self.make_optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+        return [{"params": body}, {"params": head, "lr": rate * self.value_lr_scale}]
 
     def training_step(self, batch: TurnBatch, batch_idx: int) -> Tensor | None:
         result = self.loss(batch)

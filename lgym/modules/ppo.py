@@ -52,6 +52,9 @@ class PPO(PolicyLearner):
         clip_low: float = 0.2,
         clip_high: float = 0.2,
         value_coef: float = 0.5,
+        value_lr_scale: float = 10.0,
+        value_warmup: int = 1,
+        detach_value: bool = True,
         value_clip: float | None = None,
         entropy_coef: float = 0.01,
         kl_coef: float = 0.0,
@@ -69,6 +72,11 @@ class PPO(PolicyLearner):
             clip_low: the ratio of new to old probability counts down to 1 - clip_low.
             clip_high: and up to 1 + clip_high.
             value_coef: weight of the value loss.
+            value_lr_scale: the value head's learning rate, as a multiple of the optimizer's. It starts from nothing while
+                the adapters start from a model that can read, and until it is right, advantages are returns with noise.
+            value_warmup: rollouts at the start in which the value head learns and the policy stays as it is. With a baseline
+                that does not know one state from another, the first updates teach what is good on average, everywhere.
+            detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
             value_clip: how far a value may move from the one at play before its loss is cut off; null does not clip.
             entropy_coef: weight of the entropy bonus, per nat.
             kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
@@ -76,7 +84,7 @@ class PPO(PolicyLearner):
                 minibatches is skipped; null never skips.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
         """
-        super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler)
+        super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler, value_lr_scale)
         _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
         if kl_coef > 0 and self.llm_config.lora is None:
             raise ValueError(
@@ -86,11 +94,14 @@ class PPO(PolicyLearner):
         self.gamma, self.gae_lambda = gamma, gae_lambda
         self.clip_low, self.clip_high = clip_low, clip_high
         self.value_coef, self.value_clip = value_coef, value_clip
+        self.value_warmup = value_warmup
+        self.policy.detach_value = detach_value
         self.entropy_coef, self.kl_coef = entropy_coef, kl_coef
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
         self.rollout_metrics: dict[str, float] = {}
         self._skip_rest = False
+        self._warming_up = False
         self._steps_taken = 0
 
     def prepare(self, rollout: Rollout) -> TurnBatch:
@@ -107,6 +118,7 @@ class PPO(PolicyLearner):
         )
         mask = rollout.mask
         self._skip_rest, self._steps_taken = False, 0
+        self._warming_up = self.current_epoch < self.value_warmup
         self.rollout_metrics = _describe(rollout, values[mask], returns[mask])
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
@@ -140,7 +152,9 @@ class PPO(PolicyLearner):
         else:
             critic_loss = clipped_value_loss(state_values, batch.old_values, batch.returns, clip=self.value_clip)
         entropy = categorical_entropy(logprobs)[rows]
-        total = policy_loss + self.value_coef * critic_loss - self.entropy_coef * entropy
+        total = self.value_coef * critic_loss
+        if not self._warming_up:
+            total = total + policy_loss - self.entropy_coef * entropy
         metrics = {
             "loss/policy": policy_loss.mean(),
             "loss/value": critic_loss.mean(),

@@ -54,6 +54,7 @@ class CandidatePolicy(nn.Module):
         self.tokens_per_forward = tokens_per_forward
         self.row_length = row_length
         self.share_prefixes = share_prefixes
+        self.detach_value = False
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
@@ -75,7 +76,7 @@ class CandidatePolicy(nn.Module):
             _mask(contexts).to(scores.device),
             temperature=self.temperature,
         )
-        return logprobs, self.llm.values(ends)
+        return logprobs, self.llm.values(ends.detach() if self.detach_value else ends)
 
     @torch.no_grad()
     def evaluate(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor]:

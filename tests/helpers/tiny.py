@@ -35,7 +35,7 @@ def config(**changes: Any) -> LlamaConfig:
     values = {
         "vocab_size": 260,
         "hidden_size": 64,
-        "intermediate_size": 96,
+        "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,

@@ -10,6 +10,7 @@ from lgym.batch import Context, Rollout
 from lgym.functional import categorical_kl
 from lgym.models import LLMConfig
 from lgym.modules import PPO
+from lgym.modules.schedules import WarmupCosine
 from lgym.policies import CandidatePolicy
 
 
@@ -24,7 +25,7 @@ CONTEXTS = (context("a", "x", "y"), context("b", "x", "y", "z"), context("c", "y
 def learner(**settings) -> PPO:
     policy = CandidatePolicy()
     policy.bind(tiny.llm(dtype=torch.float64))
-    return PPO(llm=LLMConfig(model="tiny"), policy=policy, **settings)
+    return PPO(llm=LLMConfig(model="tiny"), policy=policy, **{"value_warmup": 0, "detach_value": False, **settings})
 
 
 def rollout(module: PPO, **changes) -> Rollout:
@@ -141,6 +142,8 @@ def test_target_kl_skips_the_rest_of_the_rollout():
     [
         {"entropy_coef": 0.5},
         {"value_coef": 2.0},
+        {"value_warmup": 1},
+        {"detach_value": True},
         {"value_clip": 0.01},
         {"clip_low": 0.01},
         {"clip_high": 0.01},
@@ -209,3 +212,47 @@ def test_bad_settings_are_refused(settings):
     name, value = next(iter(settings.items()))
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         PPO(llm=LLMConfig(model="tiny"), **settings)
+
+
+def test_a_detached_value_head_leaves_the_language_model_alone():
+    """While only the head learns, no adapter may move."""
+    module = learner(detach_value=True, value_warmup=1)
+    loss, _ = module.loss(module.prepare(rollout(module)))
+    loss.backward()
+    for name, parameter in module.named_parameters():
+        if "lora" in name:
+            assert parameter.grad is None or not parameter.grad.any(), name
+    assert module.policy.llm.value_head.output.weight.grad.abs().max() > 0
+
+
+def test_the_value_head_has_a_learning_rate_of_its_own():
+    """A multiple of the optimizer's, in a parameter group that holds every parameter of the head and no other."""
+    module = learner(value_lr_scale=10.0)
+    optimizer = module.configure_optimizers()
+    body, head = optimizer.param_groups
+    assert (body["lr"], head["lr"]) == (pytest.approx(3e-4), pytest.approx(3e-3))
+    assert {id(p) for p in head["params"]} == {id(p) for p in module.policy.llm.value_head.parameters()}
+    assert len(body["params"]) + len(head["params"]) == len([p for p in module.parameters() if p.requires_grad])
+
+
+def test_the_schedule_warms_up_and_falls():
+    """Of a rate of 1: 1/4, 2/4, 3/4, then 1 falling by half a cosine to 0.2 after 10 rollouts, halfway at 0.6."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    schedule = WarmupCosine(optimizer, warmup=3, total=9, final=0.2)
+    rates = []
+    for _ in range(12):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert rates[6] == pytest.approx(0.6)
+    assert rates[9:] == pytest.approx([0.2] * 3)
+
+
+@pytest.mark.parametrize("settings", [{"warmup": 9, "total": 9}, {"warmup": 0, "total": 5, "final": 2.0}])
+def test_an_impossible_schedule_is_refused(settings):
+    """A warm-up longer than the run would never reach the rate."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    with pytest.raises(ValueError, match="warmup is 9|final is 2.0"):
+        WarmupCosine(optimizer, **settings)

@@ -1,0 +1,39 @@
+"""A learning-rate schedule counted in rollouts, for `lr_scheduler` in the YAML. Any of torch's works as well."""
+
+from __future__ import annotations
+
+import math
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+class WarmupCosine(LambdaLR):
+    """Linear warm-up, then half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983) down to a share of the full rate.
+
+    Rollout n of `warmup` gets (n + 1) / (warmup + 1) of the rate; from there it falls to `final` at `total`, and stays.
+    Adam's first steps are as large as any, whatever the gradient: at the full rate a few of them can take a policy to
+    one action for good.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup: int, total: int, final: float = 0.1, last_epoch: int = -1) -> None:
+        """
+        Args:
+            optimizer: whose rates it sets.
+            warmup: rollouts until the full rate.
+            total: rollouts until the final rate.
+            final: the final rate as a share of the full one.
+            last_epoch: rollouts already done; torch keeps it.
+        """
+        if not 0 <= warmup < total:
+            raise ValueError(f"warmup is {warmup} and total is {total}; warmup must be at least 0 and below total.")
+        if not 0.0 <= final <= 1.0:
+            raise ValueError(f"final is {final}; it must lie between 0 and 1.")
+
+        def share(rollout: int) -> float:
+            if rollout < warmup:
+                return (rollout + 1) / (warmup + 1)
+            progress = min(1.0, (rollout - warmup) / (total - warmup))
+            return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+        super().__init__(optimizer, share, last_epoch)

@@ -1,0 +1,121 @@
+"""Finding and loading models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import tiny
+
+from lgym.models import LLMConfig, LoraSettings, ModelNotFoundError, build_llm
+from lgym.models import build as build_module
+from lgym.models.build import wrap
+from lgym.models.gguf import cache_folder, converted_folder
+from lgym.models.registry import DEFAULT, REGISTRY, find_entry
+
+
+def test_a_folder_is_a_model(model_folder):
+    """With the weights that were saved in it."""
+    llm = build_llm(LLMConfig(model=str(model_folder)), dtype=torch.float32, device=torch.device("cpu"))
+    expected = tiny.causal_lm().get_input_embeddings().weight
+    assert torch.equal(llm.causal_lm.get_input_embeddings().weight, expected)
+    assert llm.context_length == 2048
+    assert not llm.causal_lm.get_input_embeddings().weight.requires_grad
+
+
+def test_a_model_that_is_nowhere_says_where_lgym_looked(monkeypatch):
+    """A registry name with a package: folder, package and Hub are all named."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(build_module, "converted_folder", lambda package: None)
+    monkeypatch.setenv("HF_HOME", "/nowhere")
+    config = LLMConfig(model="smollm2-360m-instruct")
+    with pytest.raises(ModelNotFoundError, match=r"a folder .*SmolLM2-360M-Instruct"):
+        build_llm(config, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_the_hubs_token_is_passed_on(monkeypatch):
+    """Gated models cannot be had without it."""
+    seen = {}
+
+    def refuse(source, **options):
+        seen.update(options)
+        raise OSError("gated")
+
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(build_module.AutoTokenizer, "from_pretrained", refuse)
+    with pytest.raises(ModelNotFoundError) as error:
+        build_llm(LLMConfig(model="meta-llama/x"), dtype=torch.float32, device=torch.device("cpu"))
+    assert seen["token"] == "hf_secret"
+    assert "hf_secret" not in str(error.value)
+
+
+def test_names_and_ids_find_their_entry():
+    """A Hub id gets the same defaults as the short name; an unknown model a sound default."""
+    assert find_entry("SmolLM2-135M-Instruct") is REGISTRY["smollm2-135m-instruct"]
+    assert find_entry("microsoft/phi-2") is REGISTRY["phi-2"]
+    assert find_entry("someone/something") is DEFAULT
+    assert DEFAULT.lora_targets == "all-linear"
+
+
+def test_every_family_that_was_promised_has_an_entry():
+    """Each with its Hub id and adapters."""
+    for family in ("smollm2-135m", "smollm2-360m", "smollm2-1.7b", "smollm-1.7b", "tinyllama", "qwen2-", "qwen2.5-"):
+        assert any(name.startswith(family) for name in REGISTRY), family
+    for family in ("qwen3-", "phi-2", "phi-3-mini", "llama-3", "gpt2"):
+        assert any(name.startswith(family) for name in REGISTRY), family
+    assert all("/" in entry.hub_id for entry in REGISTRY.values())
+
+
+def test_generation_defaults_sample_what_the_loss_trains():
+    """LlamaGym sampled at top-p 0.6 and trained the full softmax."""
+    for entry in REGISTRY.values():
+        assert (entry.generation.temperature, entry.generation.top_p, entry.generation.top_k) == (1.0, 1.0, 0)
+
+
+def test_a_base_model_gets_the_plain_template():
+    """GPT-2 has no chat template, and transformers raises without one."""
+    llm = wrap(tiny.causal_lm(), tiny.tokenizer(template=None), LLMConfig(model="tiny"), DEFAULT)
+    text = llm.tokenizer.apply_chat_template(
+        [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], tokenize=False, add_generation_prompt=True
+    )
+    assert text == "<|im_start|>System: S\nUser: U\nAssistant:\n"  # the first token is this tokenizer's BOS
+
+
+def test_adapters_can_be_chosen():
+    """The registry's targets are overridable, rank and scale too."""
+    llm = tiny.llm(lora=LoraSettings(r=2, alpha=6, target_modules=["q_proj"]))
+    trained = {name for name, p in llm.named_parameters() if p.requires_grad and "lora" in name}
+    assert len(trained) == 4  # A and B in each of two layers
+    assert all("q_proj" in name for name in trained)
+    layer = next(m for m in llm.modules() if hasattr(m, "lora_A"))
+    assert layer.scaling["default"] == 3.0
+
+
+def test_dropout_of_the_base_model_is_off():
+    """GPT-2 trains with dropout 0.1: the policy that learns would not be the one that played."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=260, n_embd=32, n_layer=1, n_head=2))
+    llm = wrap(model, tiny.tokenizer(), LLMConfig(model="gpt2", lora=LoraSettings(r=2)), DEFAULT).train()
+    a, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
+    b, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
+    assert torch.equal(a, b)
+
+
+def test_a_package_that_is_not_installed_has_no_model():
+    """Not an error: the Hub is asked next."""
+    assert converted_folder("no-such-package-at-all") is None
+
+
+def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
+    """Home folders are small on some clusters."""
+    monkeypatch.setenv("LGYM_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"r": 0}, "lora.r is 0"), ({"dropout": 1.0}, "lora.dropout is 1.0")]
+)
+def test_bad_adapters_are_refused(settings, message):
+    """Before anything is loaded."""
+    with pytest.raises(ValueError, match=message):
+        LoraSettings(**settings)

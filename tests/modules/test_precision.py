@@ -1,0 +1,28 @@
+"""Precisions and quantization: what is trained stays in fp32, and playing agrees with training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.runs import checkpoint, lgym, scalars
+
+
+@pytest.mark.parametrize(("precision", "gap"), [("32-true", 1e-4), ("bf16-true", 0.3), ("bf16-mixed", 0.3)])
+def test_a_run_in_each_precision(tmp_path, model_folder, precision, gap):
+    """Another precision in playing than in training, or rounded log-probabilities, show in the gap."""
+    lgym("fit", tmp_path, model_folder, trainer__precision=precision, trainer__max_epochs=2)
+    assert max(scalars(tmp_path)["policy/logprob_gap"].values()) < gap
+    assert {tensor.dtype for tensor in checkpoint(tmp_path)["state_dict"].values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit"])
+def test_a_quantized_model_learns(tmp_path, model_folder, quantization):
+    """bitsandbytes' layers under fp32 adapters, on the CPU too."""
+    pytest.importorskip("bitsandbytes")
+    lgym(
+        "fit", tmp_path, model_folder, trainer__precision="bf16-true", trainer__max_epochs=1,
+        model__init_args__llm__quantization=quantization,
+    )  # fmt: skip
+    names = checkpoint(tmp_path)["state_dict"]
+    assert all("lora" in name or "value_head" in name for name in names)
+    assert any("lora_B" in name and tensor.abs().max() > 0 for name, tensor in names.items())
