@@ -40,11 +40,16 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 """What lgym sets otherwise than Lightning. `max_epochs` counts rollouts."""
 
 
+def same_seed(seed_everything: int | bool) -> int:
+    """The data side's seed: one number seeds a run."""
+    return int(seed_everything)
+
+
 class LgymCLI(LightningCLI):
     """LightningCLI with a module by class_path, lgym's callbacks, and one folder a run that resuming goes on in."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=lambda seed: int(seed))
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=same_seed)
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]

@@ -38,11 +38,10 @@ class ParsedAction:
 
 @dataclass
 class Turn:
-    """One observation, the answer to it and what the environment said of that."""
+    """One observation, the answer to it and what the environment paid for that."""
 
     observation_text: str
     response_text: str
-    action: Any
     reward: float
     value: float
     """The learner's estimate of the return still to come, before acting."""

@@ -211,7 +211,6 @@ def _turn(table: ContextTable, number: int, choice: int, reward: float) -> Turn:
     return Turn(
         observation_text=context.observation_text,
         response_text=context.candidates[choice],
-        action=context.candidates[choice],
         reward=reward,
         value=float(table.values[number]),
         probabilities=dict(zip(context.candidates, map(float, probabilities), strict=True)),

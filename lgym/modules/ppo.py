@@ -58,7 +58,7 @@ class PPO(PolicyLearner):
         value_clip: float | None = None,
         entropy_coef: float = 0.01,
         kl_coef: float = 0.0,
-        target_kl: float | None = 0.05,
+        target_kl: float | None = 0.2,
         whiten_advantages: bool = True,
     ) -> None:
         """
@@ -81,11 +81,14 @@ class PPO(PolicyLearner):
             entropy_coef: weight of the entropy bonus, per nat.
             kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
             target_kl: once a minibatch's policy is this far (nats) from the one that played, the rest of the rollout's
-                minibatches is skipped; null never skips.
+                minibatches is skipped; null never skips. A brake, not a step size: a low limit stops a rollout where Adam's
+                first steps have overshot, before the clipped loss has brought it back.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
         """
         super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler, value_lr_scale)
         _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
+        if value_warmup < 0:
+            raise ValueError(f"value_warmup is {value_warmup}; it must be 0 or more rollouts.")
         if kl_coef > 0 and self.llm_config.lora is None:
             raise ValueError(
                 f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay "
