@@ -40,7 +40,9 @@ def draw(runs: list[Path]) -> Figure:
             axes.axhline(value, color="grey", linewidth=0.8)
             axes.text(axes.get_xlim()[1], value, f" {name} {value:+.3f}", va="center", fontsize=8)
     axes.set(xlabel="minutes since the first rollout", ylabel="exact expected return per hand", ylim=(-0.32, -0.03))
-    axes.set_title(f"SmolLM2-135M learning Blackjack from text, {len(runs)} seeds" if len(runs) > 1 else "Blackjack from text")
+    axes.set_title(
+        f"SmolLM2-135M learning Blackjack from text, {len(runs)} seeds" if len(runs) > 1 else "Blackjack from text"
+    )
     axes.legend(loc="lower right")
     return figure
 

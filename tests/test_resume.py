@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from helpers.runs import checkpoint, lgym, scalars
-
 from lgym.modules import PPO
 
 TIMES = ("seconds",)
@@ -73,9 +72,10 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, model_folder, monkey
             raise KeyboardInterrupt
         return sound(self, batch)
 
-    with monkeypatch.context() as patch, pytest.raises((SystemExit, KeyboardInterrupt)):
+    with monkeypatch.context() as patch:
         patch.setattr(PPO, "loss", interrupted)
-        lgym("fit", parts, model_folder, trainer__max_epochs=3)
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            lgym("fit", parts, model_folder, trainer__max_epochs=3)
     assert "--ckpt_path last goes on from there" in capsys.readouterr().out
     lgym("fit", parts, model_folder, trainer__max_epochs=3, ckpt_path="last")
     assert_same(checkpoint(whole)["state_dict"], checkpoint(parts)["state_dict"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -80,15 +81,21 @@ def _places(trainer: L.Trainer) -> str:
         lines.append(f"  adapter     {_short(folder / 'adapter')}")
     lines.append(f"  logs        {_short(folder)}")
     lines.append("Next:")
-    lines.append(f"  tensorboard --logdir {_short(folder.parent)}")
+    lines.append(f"  {_command('tensorboard')} --logdir {_short(folder.parent)}")
     if path:
         config = _short(folder / "config.yaml")
-        lines.append(f"  lgym test --config {config} --ckpt_path {_short(Path(path))}")
-        lines.append(f"  lgym predict --config {config} --ckpt_path {_short(Path(path))}")
+        lines.append(f"  {_command('lgym')} test --config {config} --ckpt_path {_short(Path(path))}")
+        lines.append(f"  {_command('lgym')} predict --config {config} --ckpt_path {_short(Path(path))}")
     return "\n".join(lines)
 
 
-def _short(path: Path) -> str:
+def _command(name: str) -> str:
+    """How to start a program of this environment: by its name where the shell finds it, else by its path."""
+    program = Path(sys.executable).parent / name
+    return name if not program.exists() or shutil.which(name) == str(program) else _short(program, follow=False)
+
+
+def _short(path: Path, *, follow: bool = True) -> str:
     """Relative to the current folder where it lies in it."""
-    resolved = path.resolve()
+    resolved = path.resolve() if follow else path
     return str(resolved.relative_to(Path.cwd())) if resolved.is_relative_to(Path.cwd()) else str(path)

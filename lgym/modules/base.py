@@ -55,6 +55,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.learning_rate = 0.0
+        self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
         self._configured_rates: list[dict[str, float]] = []
 
     @abstractmethod
@@ -110,6 +111,8 @@ class PolicyLearner(L.LightningModule, ABC):
 
     def training_step(self, batch: TurnBatch, batch_idx: int) -> Tensor | None:
         result = self.loss(batch)
+        if batch_idx == 0:
+            self.log_dict(self.rollout_metrics, on_step=False, on_epoch=True, batch_size=1)
         if result is None:
             return None
         loss, metrics = result

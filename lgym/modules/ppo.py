@@ -102,7 +102,6 @@ class PPO(PolicyLearner):
         self.entropy_coef, self.kl_coef = entropy_coef, kl_coef
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
-        self.rollout_metrics: dict[str, float] = {}
         self._skip_rest = False
         self._warming_up = False
         self._steps_taken = 0
@@ -176,10 +175,7 @@ class PPO(PolicyLearner):
         return total.sum() * batch.scale, {name: value.detach() for name, value in metrics.items()}
 
     def on_train_epoch_end(self) -> None:
-        self.log_dict(
-            {**self.rollout_metrics, "optim/steps": float(self._steps_taken), "optim/lr": self.learning_rate},
-            sync_dist=False,
-        )
+        self.log_dict({"optim/steps": float(self._steps_taken), "optim/lr": self.learning_rate})
 
     def _reference(self, rollout: Rollout) -> Tensor:
         """[U, C] the distributions of the frozen model."""

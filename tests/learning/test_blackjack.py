@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from helpers.runs import lgym, scalars
 
 CONFIG = Path(__file__).parents[2] / "configs" / "blackjack.yaml"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import tiny
 
+from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings, ModelNotFoundError, build_llm
 from lgym.models import build as build_module
 from lgym.models.build import wrap
@@ -112,9 +112,7 @@ def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"r": 0}, "lora.r is 0"), ({"dropout": 1.0}, "lora.dropout is 1.0")]
-)
+@pytest.mark.parametrize(("settings", "message"), [({"r": 0}, "lora.r is 0"), ({"dropout": 1.0}, "lora.dropout is 1.0")])
 def test_bad_adapters_are_refused(settings, message):
     """Before anything is loaded."""
     with pytest.raises(ValueError, match=message):
