@@ -53,7 +53,7 @@ class LgymCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        self.run_version: int | None = None
+        self.run_version: int | str | None = None
         if self.subcommand != "fit":
             self.save_config_callback = None  # a run's folder keeps the configuration that it was trained with
         ckpt_path = config.get("ckpt_path")
@@ -67,7 +67,9 @@ class LgymCLI(LightningCLI):
             raise ValueError(
                 f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, or `last` for the newest under {root}."
             )
-        self.run_version = version_of(Path(ckpt_path), root)
+        number = version_of(Path(ckpt_path), root)
+        if number is not None:
+            self.run_version = number if self.subcommand == "fit" else f"version_{number}/{self.subcommand}"
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self._get(self.config_init, "trainer")
@@ -109,6 +111,8 @@ def main(args: list[str] | None = None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     _quieten()
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
     raising: dict[str, Any] = {"exit_on_error": False}  # jsonargparse would print a hundred lines of usage first
     try:
         LgymCLI(

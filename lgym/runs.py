@@ -18,7 +18,8 @@ def last_checkpoint(root: Path) -> Path:
     Raises:
         NoCheckpointError: if there is none.
     """
-    found = sorted(root.glob(f"version_*/{CHECKPOINTS}/{LAST}"), key=lambda path: path.stat().st_mtime)
+    written = [*root.glob(f"version_*/{CHECKPOINTS}/{LAST}"), *root.glob(f"{CHECKPOINTS}/{LAST}")]
+    found = sorted(written, key=lambda path: path.stat().st_mtime)
     if not found:
         raise NoCheckpointError(
             f"--ckpt_path last: there is no checkpoint under {root} yet (looked for version_*/{CHECKPOINTS}/{LAST}). "

@@ -38,6 +38,6 @@ def test_a_config_runs(config, tmp_path, model_folder):
     assert (tmp_path / "version_0" / "adapter" / "adapter_config.json").exists()
     lgym("test", tmp_path, model_folder, config, **small, ckpt_path="last")
     lgym("predict", tmp_path, model_folder, config, **small, ckpt_path="last")
-    written = list(tmp_path.glob("version_*/transcripts.jsonl"))
+    written = list(tmp_path.glob("version_0/predict/transcripts.jsonl"))
     assert len(written) == 1
     assert len(written[0].read_text().splitlines()) == 6

@@ -120,3 +120,10 @@ def test_a_wrong_value_names_the_option(failing):
     assert "gamma" in said
     assert "much" in said
     assert "NestedArg" not in said
+
+
+def test_every_weight_in_bf16_is_refused(failing, tmp_path):
+    """The optimizer's small steps would vanish."""
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(BLACKJACK.read_text().replace("llm:\n", "llm:\n      lora: null\n"))
+    assert "32-true or bf16-mixed" in failing(config=whole)

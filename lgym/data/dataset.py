@@ -42,8 +42,9 @@ class RolloutDataset(IterableDataset):
 
     def __iter__(self) -> Iterator[InFlight]:
         batch = self.learner.prepare(self._play())
+        acted_on = batch.rows.unique().numpy()  # a context met only for its value has nothing to learn from
         for _ in range(self.update_epochs):
-            order = self.rng.permutation(len(batch.contexts)).tolist()
+            order = self.rng.permutation(acted_on).tolist()
             for minibatch in batch.minibatches(self.minibatch_size, order):
                 yield InFlight(minibatch)
 

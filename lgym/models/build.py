@@ -41,6 +41,11 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device) ->
         ModelNotFoundError: if there are no such weights.
         ValueError: if adapters name layers that the model does not have, or bitsandbytes is missing.
     """
+    if config.lora is None and torch.finfo(dtype).bits < 32:
+        raise ValueError(
+            f"`lora: null` trains every weight, and weights in {dtype} would lose small steps. Set trainer.precision to "
+            "32-true or bf16-mixed, or train adapters."
+        )
     entry = find_entry(config.model)
     model, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
     return wrap(model, tokenizer, config, entry)
@@ -73,8 +78,9 @@ def _switch_dropout_off(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0  # type: ignore[assignment]
+        for name, value in list(vars(module).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, *, quantized: bool) -> Any:
@@ -109,7 +115,7 @@ def load_pretrained(
     config: LLMConfig, entry: ModelEntry, *, dtype: torch.dtype, device: torch.device
 ) -> tuple[PreTrainedModel, Any]:
     """The model without adapters, and its tokenizer."""
-    source, looked = _find_source(config.model, entry)
+    source, looked = _find_source(config.model, entry, revision=config.revision)
     attention = config.attn_implementation or ("eager" if device.type == "cpu" else "sdpa")
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "token": os.environ.get("HF_TOKEN")}
     if config.revision is not None:
@@ -129,12 +135,15 @@ def load_pretrained(
     return model, tokenizer
 
 
-def _find_source(model: str, entry: ModelEntry) -> tuple[str, list[str]]:
-    """Where to load from, and what was looked at on the way: a folder, an installed package, then the Hub."""
+def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tuple[str, list[str]]:
+    """Where to load from, and what was looked at on the way: a folder, an installed package, then the Hub.
+
+    A package stands in for a short name only: who gives a Hub id, or a revision, means those very weights.
+    """
     looked = [f"a folder {Path(model).expanduser()}"]
     if Path(model).expanduser().is_dir():
         return str(Path(model).expanduser()), looked
-    if entry.package is not None:
+    if entry.package is not None and "/" not in model and revision is None:
         looked.append(f"the Python package {entry.package}")
         folder = converted_folder(entry.package)
         if folder is not None:

@@ -43,7 +43,7 @@ class LLMConfig:
     """Hold the frozen weights in 4 or 8 bits through bitsandbytes. Needs adapters."""
 
     attn_implementation: str | None = None
-    """Attention code of transformers (eager, sdpa, flash_attention_2); null takes eager on the CPU, where it is the
+    """Attention code of transformers (eager or sdpa); null takes eager on the CPU, where it is the
     faster one for short rows, and sdpa elsewhere."""
 
     gradient_checkpointing: bool = False
@@ -64,6 +64,11 @@ class LLMConfig:
             raise ValueError(
                 f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be trained. "
                 "Set `lora: {}`, or `quantization: null` to train every weight."
+            )
+        if self.attn_implementation is not None and "flash" in self.attn_implementation:
+            raise ValueError(
+                f"attn_implementation: {self.attn_implementation} takes no custom attention mask, which shared prefixes "
+                "need. Use sdpa, or null."
             )
         if self.value_hidden_size < 1:
             raise ValueError(f"value_hidden_size is {self.value_hidden_size}; it must be 1 or more.")

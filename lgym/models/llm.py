@@ -58,7 +58,11 @@ class ValueHeadLLM(nn.Module):
     @property
     def context_length(self) -> int:
         """The longest sequence that the model can take, in tokens."""
-        return int(getattr(self.causal_lm.config.get_text_config(), "max_position_embeddings", 0)) or 1 << 30
+        config = self.causal_lm.config.get_text_config()
+        limits = [getattr(config, "max_position_embeddings", None)]
+        if getattr(config, "use_sliding_window", True):  # the packed rows attend without a window
+            limits.append(getattr(config, "sliding_window", None))
+        return min((int(limit) for limit in limits if limit), default=1 << 30)
 
     @property
     def device(self) -> torch.device:
@@ -178,5 +182,5 @@ class ValueHeadLLM(nn.Module):
                 raise ValueError(
                     f"{self.name}: log-probabilities computed with shared prefixes differ from the model's own by "
                     f"{gap:.2g}. Its architecture ({self.causal_lm.config.model_type}) does not take a custom "
-                    "attention mask; please report it."
+                    "attention mask, or scales its logits in a way of its own; please report it."
                 )

@@ -128,8 +128,15 @@ class PolicyLearner(L.LightningModule, ABC):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if gradients:
-            self.log("optim/grad_norm", nn.utils.get_total_norm(gradients), on_step=False, on_epoch=True, batch_size=1)
+        if not gradients:
+            return
+        norm = nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm):
+            raise NonFiniteLossError(
+                f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken and the last "
+                "checkpoint is untouched. Resume with a lower learning rate."
+            )
+        self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
 
     def on_train_epoch_start(self) -> None:
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
@@ -22,11 +24,15 @@ class EpisodeMetrics(nn.Module):
         self.lengths = MeanMetric().set_dtype(torch.float64)
         self.count = SumMetric().set_dtype(torch.float64)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> EpisodeMetrics:
+        """Stays on the CPU and in float64, wherever and in whatever precision the model is."""
+        return self
+
     def update(self, statistics: EpisodeStatistics) -> None:
-        returns = statistics.returns.double()
+        returns = statistics.returns.cpu().double()
         self.returns.update(returns)
         self.squares.update(returns.square())
-        self.lengths.update(statistics.lengths.double())
+        self.lengths.update(statistics.lengths.cpu().double())
         self.count.update(torch.ones_like(returns))
 
     def compute(self) -> dict[str, Tensor]:

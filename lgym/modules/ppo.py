@@ -66,7 +66,7 @@ class PPO(PolicyLearner):
             llm: the language model and how it is made trainable.
             policy: how it acts.
             optimizer: any torch optimizer by class_path; by default AdamW with learning rate 3e-4.
-            lr_scheduler: any torch schedule by class_path, stepped once a rollout; null keeps the rate.
+            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null is none.
             gamma: discount per turn.
             gae_lambda: between one-step advantages (0) and whole returns (1).
             clip_low: the ratio of new to old probability counts down to 1 - clip_low.
@@ -98,7 +98,7 @@ class PPO(PolicyLearner):
         self.clip_low, self.clip_high = clip_low, clip_high
         self.value_coef, self.value_clip = value_coef, value_clip
         self.value_warmup = value_warmup
-        self.policy.detach_value = detach_value
+        self.detach_value = detach_value
         self.entropy_coef, self.kl_coef = entropy_coef, kl_coef
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
@@ -121,6 +121,7 @@ class PPO(PolicyLearner):
         mask = rollout.mask
         self._skip_rest, self._steps_taken = False, 0
         self._warming_up = self.current_epoch < self.value_warmup
+        self.policy.detach_value = self.detach_value or self._warming_up
         self.rollout_metrics = _describe(rollout, values[mask], returns[mask])
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
@@ -166,7 +167,7 @@ class PPO(PolicyLearner):
         }
         if batch.ref_logprobs is not None:
             ref_kl = categorical_kl(logprobs, batch.ref_logprobs)[rows]
-            total = total + self.kl_coef * ref_kl
+            total = total if self._warming_up else total + self.kl_coef * ref_kl
             metrics["policy/ref_kl"] = ref_kl.mean()
         if self._steps_taken == 0:
             self.rollout_metrics["policy/logprob_gap"] = float((new.detach() - old).abs().max())

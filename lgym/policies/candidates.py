@@ -41,8 +41,8 @@ class CandidatePolicy(nn.Module):
             temperature: of the softmax over candidates, in playing and in learning alike; above 1 is closer to uniform.
             tokens_per_forward: about how many tokens one forward pass takes while playing; bounds memory, not results.
             row_length: places of a packed row. Longer rows share more and attend more; results are the same.
-            share_prefixes: compute what prompts and candidates have in common once. Off, every candidate is a full
-                sequence of its own: slower, for comparison.
+            share_prefixes: compute what prompts and candidates have in common once. Off, every sequence is run whole:
+                slower, for comparison.
         """
         super().__init__()
         if temperature <= 0:

@@ -21,7 +21,7 @@ def test_a_quantized_model_learns(tmp_path, model_folder, quantization):
     """bitsandbytes' layers under fp32 adapters, on the CPU too."""
     pytest.importorskip("bitsandbytes")
     lgym(
-        "fit", tmp_path, model_folder, trainer__precision="bf16-true", trainer__max_epochs=1,
+        "fit", tmp_path, model_folder, trainer__precision="bf16-true", trainer__max_epochs=2,
         model__init_args__llm__quantization=quantization,
     )  # fmt: skip
     names = checkpoint(tmp_path)["state_dict"]

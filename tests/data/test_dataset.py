@@ -1,0 +1,17 @@
+"""Minibatches of a live rollout."""
+
+from __future__ import annotations
+
+from helpers.runs import lgym, scalars
+
+
+def test_contexts_that_nobody_acted_on_are_left_out(tmp_path, model_folder):
+    """An observation met only for its value would make a minibatch without turns: NaN metrics, or a crash."""
+    lgym(
+        "fit", tmp_path, model_folder, trainer__max_epochs=2, trainer__limit_val_batches=0, data__env="Counting-v0",
+        data__agent="helpers.echo.CountingAgent", data__episodes_per_rollout=None, data__turns_per_rollout=8,
+        data__minibatch_size=1, data__max_episode_steps=3,
+    )  # fmt: skip
+    metrics = scalars(tmp_path)
+    for name in ("loss/policy", "loss/value", "policy/entropy", "policy/logprob_gap"):
+        assert all(value == value for value in metrics[name].values()), name

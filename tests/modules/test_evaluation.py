@@ -1,0 +1,27 @@
+"""What evaluation episodes come to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lgym.batch import EpisodeStatistics
+from lgym.modules.evaluation import EpisodeMetrics
+
+
+def test_mean_and_interval_survive_a_half_precision_module():
+    """bf16-true casts whole modules: a mean of 1000 with a spread of 1 would lose its spread.
+
+    Returns 999, 1000, 1001: s² = 2 / 2 = 1, so the interval is 1.96 / sqrt(3) = 1.1316.
+    """
+    metrics = EpisodeMetrics().to(dtype=torch.bfloat16)
+    metrics.update(EpisodeStatistics(torch.tensor([999.0, 1000.0, 1001.0]), torch.tensor([1.0, 2.0, 3.0])))
+    result = {name: float(value) for name, value in metrics.compute().items()}
+    assert result == pytest.approx({"return_mean": 1000.0, "return_ci95": 1.1316, "length_mean": 2.0}, abs=1e-3)
+
+
+def test_one_episode_has_no_interval():
+    """Zero would claim certainty."""
+    metrics = EpisodeMetrics()
+    metrics.update(EpisodeStatistics(torch.tensor([5.0]), torch.tensor([1.0])))
+    assert float(metrics.compute()["return_ci95"]) == float("inf")
