@@ -103,7 +103,6 @@ class PPO(PolicyLearner):
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
         self._skip_rest = False
-        self._warming_up = False
         self._steps_taken = 0
 
     def prepare(self, rollout: Rollout) -> TurnBatch:
@@ -120,8 +119,6 @@ class PPO(PolicyLearner):
         )
         mask = rollout.mask
         self._skip_rest, self._steps_taken = False, 0
-        self._warming_up = self.current_epoch < self.value_warmup
-        self.policy.detach_value = self.detach_value or self._warming_up
         self.rollout_metrics = _describe(rollout, values[mask], returns[mask])
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
@@ -140,6 +137,8 @@ class PPO(PolicyLearner):
     def loss(self, batch: TurnBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
         if self._skip_rest:
             return None
+        warming_up = self.current_epoch < self.value_warmup  # not yet restored when a resumed run prepares a rollout
+        self.policy.detach_value = self.detach_value or warming_up
         logprobs, values = self.policy(batch.contexts)
         rows = batch.rows
         approx_kl = categorical_kl(batch.old_logprobs, logprobs.detach())[rows].mean()
@@ -156,7 +155,7 @@ class PPO(PolicyLearner):
             critic_loss = clipped_value_loss(state_values, batch.old_values, batch.returns, clip=self.value_clip)
         entropy = categorical_entropy(logprobs)[rows]
         total = self.value_coef * critic_loss
-        if not self._warming_up:
+        if not warming_up:
             total = total + policy_loss - self.entropy_coef * entropy
         metrics = {
             "loss/policy": policy_loss.mean(),
@@ -167,7 +166,7 @@ class PPO(PolicyLearner):
         }
         if batch.ref_logprobs is not None:
             ref_kl = categorical_kl(logprobs, batch.ref_logprobs)[rows]
-            total = total if self._warming_up else total + self.kl_coef * ref_kl
+            total = total if warming_up else total + self.kl_coef * ref_kl
             metrics["policy/ref_kl"] = ref_kl.mean()
         if self._steps_taken == 0:
             self.rollout_metrics["policy/logprob_gap"] = float((new.detach() - old).abs().max())
