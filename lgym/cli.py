@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -14,6 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.trainer import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lgym.callbacks import (
     AdapterExport,
@@ -24,6 +26,8 @@ from lgym.callbacks import (
     TranscriptWriter,
 )
 from lgym.data import RolloutDataModule
+from lgym.models import LLMConfig
+from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.modules.faults import NonFiniteLossError
 from lgym.runs import CHECKPOINTS, last_checkpoint, version_of
@@ -45,14 +49,29 @@ def same_seed(seed_everything: int | bool) -> int:
     return int(seed_everything)
 
 
+def default_precision(llm: LLMConfig) -> str:
+    """`trainer.precision` where none is given: that of the model's registry entry."""
+    if find_entry(llm.model).dtype == "float32":
+        return "32-true"
+    return "bf16-mixed" if llm.lora is None else "bf16-true"
+
+
 class LgymCLI(LightningCLI):
     """LightningCLI with a module by class_path, lgym's callbacks, and one folder a run that resuming goes on in."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("seed_everything", "data.seed", compute_fn=same_seed)
 
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if "verbose" in self._subcommand_method_arguments[subcommand]:
+            parser.set_defaults(verbose=False)  # RunSummary prints the result
+        return parser
+
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        if config.trainer.precision is None:
+            config.trainer.precision = default_precision(config.model.init_args.llm)
         self.run_version: int | str | None = None
         if self.subcommand != "fit":
             self.save_config_callback = None  # a run's folder keeps the configuration that it was trained with
@@ -129,9 +148,11 @@ def main(args: list[str] | None = None) -> None:
     except ArgumentError as error:
         print(f"lgym: {_essence(str(error))}\n(`lgym fit --help` lists every option.)", file=sys.stderr)
         sys.exit(2)
-    except (ValueError, NonFiniteLossError, OSError) as error:
+    except (ValueError, NonFiniteLossError, OSError, MisconfigurationException) as error:
         if os.environ.get("LGYM_DEBUG"):
             raise
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            error = OSError(f"{error}. The disk is full; the last checkpoint is whole. Free some room and --ckpt_path last.")
         print(f"\nlgym: {error}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
         sys.exit(1)
 
@@ -149,6 +170,7 @@ def _quieten() -> None:
         ".*does not have many workers.*",  # batches come ready-made
         ".*`training_step` returned `None`.*",  # target_kl skips on purpose
         ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
+        ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
         ".*modules in eval mode.*",
         ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
         ".*isinstance\\(treespec, LeafSpec\\).*",

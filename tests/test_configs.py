@@ -25,11 +25,12 @@ def test_a_config_says_only_what_differs(config):
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_runs(config, tmp_path, model_folder):
     """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
+    episodes = "episodes_per_rollout" in config.read_text(encoding="utf-8")
     small = {
         "trainer__enable_progress_bar": "false",
         "trainer__accelerator": "cpu",
         "data__num_envs": 4,
-        "data__episodes_per_rollout": 8,
+        "data__episodes_per_rollout" if episodes else "data__turns_per_rollout": 8,
         "data__eval_episodes": 6,
         "data__update_epochs": 1,
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -85,6 +87,22 @@ def test_a_full_disk_is_said_before_it_costs_a_checkpoint(failing, tmp_path, mod
     assert "0 MB left" in said
     assert "--trainer.default_root_dir" in said
     assert checkpoint(tmp_path)["epoch"] == 0
+
+
+def test_a_disk_that_fills_up_while_writing(failing, monkeypatch):
+    """Between the look at the disk and the last byte, somebody else may have filled it."""
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("lightning.fabric.plugins.io.torch_io._atomic_save", full)
+    assert "the last checkpoint is whole" in failing()
+
+
+def test_fewer_rollouts_than_the_checkpoint_has(failing, tmp_path, model_folder):
+    """Lightning's own refusal, without its traceback."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=3)
+    assert "max_epochs=1" in failing(trainer__max_epochs=1, ckpt_path="last")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, tmp_path, monkeypatch):

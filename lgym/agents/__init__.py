@@ -2,5 +2,6 @@
 
 from lgym.agents.base import TextAgent
 from lgym.agents.blackjack import BlackjackAgent
+from lgym.agents.cartpole import CartPoleAgent
 
-__all__ = ["BlackjackAgent", "TextAgent"]
+__all__ = ["BlackjackAgent", "CartPoleAgent", "TextAgent"]

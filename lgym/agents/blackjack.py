@@ -7,13 +7,8 @@ from functools import cache
 import numpy as np
 
 from lgym.agents.base import TextAgent
+from lgym.agents.words import NUMBERS
 from lgym.envs import blackjack
-
-NUMBERS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "twenty-one"),
-)
-"""Number words: most tokenizers have one token for each, and one or more for every digit."""
 
 
 class BlackjackAgent(TextAgent):

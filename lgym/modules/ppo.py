@@ -49,6 +49,7 @@ class PPO(PolicyLearner):
         lr_scheduler: LRSchedulerCallable | None = None,
         gamma: float = 1.0,
         gae_lambda: float = 0.95,
+        reward_scale: float = 1.0,
         clip_low: float = 0.2,
         clip_high: float = 0.2,
         value_coef: float = 0.5,
@@ -69,6 +70,8 @@ class PPO(PolicyLearner):
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null is none.
             gamma: discount per turn.
             gae_lambda: between one-step advantages (0) and whole returns (1).
+            reward_scale: what rewards are multiplied by before learning from them; reports stay in the environment's units.
+                Bring returns to the size of 1 with it, which is where the value head learns fastest.
             clip_low: the ratio of new to old probability counts down to 1 - clip_low.
             clip_high: and up to 1 + clip_high.
             value_coef: weight of the value loss.
@@ -94,7 +97,9 @@ class PPO(PolicyLearner):
                 f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay "
                 "near to. Set kl_coef: 0, or train adapters."
             )
-        self.gamma, self.gae_lambda = gamma, gae_lambda
+        if reward_scale <= 0:
+            raise ValueError(f"reward_scale is {reward_scale}; it must be above 0.")
+        self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.clip_low, self.clip_high = clip_low, clip_high
         self.value_coef, self.value_clip = value_coef, value_clip
         self.value_warmup = value_warmup
@@ -103,13 +108,13 @@ class PPO(PolicyLearner):
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
         self._skip_rest = False
-        self._steps_taken = 0
+        self._first = True
 
     def prepare(self, rollout: Rollout) -> TurnBatch:
         """Advantages and returns of every turn, whitened over the whole rollout, in the order of their contexts."""
         values = rollout.values
         advantages, returns = gae(
-            rollout.rewards,
+            rollout.rewards * self.reward_scale,
             values,
             rollout.next_values,
             rollout.terminated,
@@ -118,7 +123,7 @@ class PPO(PolicyLearner):
             gae_lambda=self.gae_lambda,
         )
         mask = rollout.mask
-        self._skip_rest, self._steps_taken = False, 0
+        self._skip_rest, self._first = False, True
         self.rollout_metrics = _describe(rollout, values[mask], returns[mask])
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
@@ -168,14 +173,11 @@ class PPO(PolicyLearner):
             ref_kl = categorical_kl(logprobs, batch.ref_logprobs)[rows]
             total = total if warming_up else total + self.kl_coef * ref_kl
             metrics["policy/ref_kl"] = ref_kl.mean()
-        if self._steps_taken == 0:
+        if self._first:
             self.rollout_metrics["policy/logprob_gap"] = float((new.detach() - old).abs().max())
-        self._steps_taken += 1
+        self._first = False
         metrics["loss/total"] = total.mean()
         return total.sum() * batch.scale, {name: value.detach() for name, value in metrics.items()}
-
-    def on_train_epoch_end(self) -> None:
-        self.log_dict({"optim/steps": float(self._steps_taken), "optim/lr": self.learning_rate})
 
     def _reference(self, rollout: Rollout) -> Tensor:
         """[U, C] the distributions of the frozen model."""

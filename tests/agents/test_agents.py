@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 import lgym.agents
-from lgym.agents import BlackjackAgent, TextAgent
+from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
+from lgym.agents.cartpole import ANGLE, PLACE, TURNING
+from lgym.agents.words import NUMBERS
 from lgym.envs import blackjack
 
-ENV_OF = {BlackjackAgent: "Blackjack-v1"}
+ENV_OF = {BlackjackAgent: "Blackjack-v1", CartPoleAgent: "CartPole-v1"}
 
 
 @pytest.fixture(params=ENV_OF, ids=lambda agent: agent.__name__)
@@ -189,3 +191,28 @@ def test_actions_in_one_string_are_refused():
 
         class One(Lift):
             actions = "hit"
+
+
+def test_cartpole_in_words():
+    """Position 1.2 m is 2.4 halves, speed -0.9 is 1.8, angle 0.1 rad is 5.7 degrees, turning -0.1 rounds away."""
+    text = CartPoleAgent().format_observation(np.array([1.2, -0.9, 0.1, -0.1], dtype=np.float32))
+    assert text == "pole right six turning middle, cart right two moving left two"
+
+
+def test_cartpoles_words_are_precise_enough_for_every_step():
+    """A rule on nothing but the words (angle + 0.1 s * turning + 0.1 s/m * speed) balances to the end."""
+    units = {"pole": ANGLE, "turning": 0.1 * TURNING, "cart": 0.0, "moving": 0.1 * PLACE}
+    agent, env = CartPoleAgent(), gymnasium.make("CartPole-v1")
+    for seed in range(5):
+        observation, _ = env.reset(seed=seed)
+        steps, over = 0, False
+        while not over:
+            words = agent.format_observation(observation).replace(",", "").split()
+            lean, what = 0.0, ""
+            for word, following in zip(words, [*words[1:], ""], strict=True):
+                what = word if word in units else what
+                if word in ("left", "right"):
+                    lean += (1 if word == "right" else -1) * units[what] * NUMBERS.index(following)
+            observation, _, terminated, truncated, _ = env.step(int(lean > 0))
+            steps, over = steps + 1, terminated or truncated
+        assert steps == 500

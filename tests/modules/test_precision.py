@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from helpers.runs import checkpoint, lgym, scalars
+from lgym.cli import default_precision
+from lgym.models import LLMConfig
 
 
 @pytest.mark.parametrize(("precision", "gap"), [("32-true", 1e-4), ("bf16-true", 0.3), ("bf16-mixed", 0.3)])
@@ -27,3 +29,17 @@ def test_a_quantized_model_learns(tmp_path, model_folder, quantization):
     names = checkpoint(tmp_path)["state_dict"]
     assert all("lora" in name or "value_head" in name for name in names)
     assert any("lora_B" in name and tensor.abs().max() > 0 for name, tensor in names.items())
+
+
+@pytest.mark.parametrize(
+    ("llm", "expected"),
+    [
+        (LLMConfig(model="smollm2-135m-instruct"), "bf16-true"),
+        (LLMConfig(model="smollm2-135m-instruct", lora=None), "bf16-mixed"),
+        (LLMConfig(model="gpt2"), "32-true"),
+        (LLMConfig(model="someone/else"), "32-true"),
+    ],
+)
+def test_precision_that_is_not_given_is_the_models(llm, expected):
+    """A 135M model in fp32 runs at half the speed; whole weights in bf16 do not learn."""
+    assert default_precision(llm) == expected
