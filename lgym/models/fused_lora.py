@@ -33,7 +33,7 @@ class LoraMap(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight, a, b, inner = ctx.saved_tensors
         grad = grad.reshape(-1, grad.shape[-1])
         grad_inner = grad @ b  # [rows, r]
@@ -57,7 +57,7 @@ class FusedLoraLinear(LoraLinear):
             return super().forward(x, *args, **kwargs)
         base = self.get_base_layer()
         a, b = self.lora_A[name].weight, self.lora_B[name].weight
-        return LoraMap.apply(x, base.weight, base.bias, a, b, self.scaling[name])  # type: ignore[return-value]
+        return LoraMap.apply(x, base.weight, base.bias, a, b, self.scaling[name])
 
     def _plain_adapter(self) -> str | None:
         """The name of the only adapter, if it is on and adds nothing but B A x."""

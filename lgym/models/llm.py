@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -49,6 +50,8 @@ class ValueHeadLLM(nn.Module):
         self.use_cache = use_cache
         self.tokens_computed = 0
         self.places_computed = 0
+        self._remembers = False
+        self._remembered: tuple[Path, Any] = ((), None)  # a prefix, its keys and values
 
     @property
     def causal_lm(self) -> Any:
@@ -81,8 +84,17 @@ class ValueHeadLLM(nn.Module):
         """
         if not hasattr(self.model, "disable_adapter"):
             raise ValueError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
+        remembers, self._remembers = self._remembers, False
         with self.model.disable_adapter():
             yield
+        self._remembers = remembers
+
+    @contextmanager
+    def fixed(self) -> Iterator[None]:
+        """Within, the weights do not change: a prefix is kept from one call to the next that begins with it."""
+        self._remembers = True
+        yield
+        self._remembers, self._remembered = False, ((), None)
 
     def hidden_states(
         self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int
@@ -99,11 +111,12 @@ class ValueHeadLLM(nn.Module):
             own, the first being that of the prompt's last token.
         """
         prefix_length = self._prefix_length(sequences, prompt_lengths)
+        cache = self._prefix_cache(sequences[0][:prefix_length])
         tails = [tuple(sequence[prefix_length:]) for sequence in sequences]
         packed = pack(tails, row_length=row_length, share=self.share)
-        hidden = self._run(sequences[0][:prefix_length], packed.token_ids, packed.depths, packed.attends)
-        self.tokens_computed += prefix_length + packed.real_tokens
-        self.places_computed += prefix_length + packed.token_ids.numel()
+        hidden = self._run(cache, prefix_length, packed.token_ids, packed.depths, packed.attends)
+        self.tokens_computed += packed.real_tokens
+        self.places_computed += packed.token_ids.numel()
         starts = [length - 1 - prefix_length for length in prompt_lengths]
         wanted = [places[start:] for places, start in zip(packed.places, starts, strict=True)]
         distinct = {place: k for k, place in enumerate(dict.fromkeys(place for places in wanted for place in places))}
@@ -112,26 +125,42 @@ class ValueHeadLLM(nn.Module):
 
     def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
         """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
-        if not (self.share and self.use_cache) or len(sequences) < 2:
+        if not (self.share and self.use_cache):
             return 0
-        shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1)
+        known = self._remembered[0] if self._remembers else ()
+        if known and len(known) < min(prompt_lengths) and all(sequence[: len(known)] == known for sequence in sequences):
+            return len(known)
+        shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0
         return shared if shared >= SHORTEST_SHARED_PREFIX else 0
 
-    def _run(self, prefix: Path, token_ids: Tensor, depths: Tensor, attends: Tensor) -> Tensor:
+    def _prefix_cache(self, prefix: Path) -> Any:
+        """Keys and values of a prefix in one row, or `None` for no prefix."""
+        if not prefix:
+            return None
+        if self._remembers and prefix == self._remembered[0]:
+            return copy.deepcopy(self._remembered[1])  # running rows behind it appends to it
+        cache = DynamicCache(config=self.causal_lm.config)
+        self.causal_lm.base_model(
+            input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True
+        )
+        self.tokens_computed += len(prefix)
+        self.places_computed += len(prefix)
+        if self._remembers and not torch.is_grad_enabled():
+            self._remembered = prefix, copy.deepcopy(cache)
+        return cache
+
+    def _run(self, cache: Any, prefix_length: int, token_ids: Tensor, depths: Tensor, attends: Tensor) -> Tensor:
         """[R, L, H] hidden states of packed rows behind a prefix that they all share."""
         rows, length = token_ids.shape
         body: Any = self.causal_lm.base_model
-        cache = None
-        if prefix:
-            cache = DynamicCache(config=self.causal_lm.config)
-            body(input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True)
+        if cache is not None:
             cache.batch_repeat_interleave(rows)
         dtype = body.get_input_embeddings().weight.dtype
-        mask = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
-        mask[..., len(prefix) :].masked_fill_(~attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
+        mask = torch.zeros((rows, 1, length, prefix_length + length), dtype=dtype, device=self.device)
+        mask[..., prefix_length:].masked_fill_(~attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
         return body(
             input_ids=token_ids.to(self.device),
-            position_ids=depths.to(self.device) + len(prefix),
+            position_ids=depths.to(self.device) + prefix_length,
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,

@@ -77,8 +77,9 @@ class PPO(PolicyLearner):
             value_coef: weight of the value loss.
             value_lr_scale: the value head's learning rate, as a multiple of the optimizer's. It starts from nothing while
                 the adapters start from a model that can read, and until it is right, advantages are returns with noise.
-            value_warmup: rollouts at the start in which the value head learns and the policy stays as it is. With a baseline
-                that does not know one state from another, the first updates teach what is good on average, everywhere.
+            value_warmup: rollouts at the start in which only the value is learned, and a divergence from the policy that
+                played holds the policy where it is. The adapters so learn to tell states apart before they learn to act;
+                otherwise the first updates teach what is good on average, everywhere.
             detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
             value_clip: how far a value may move from the one at play before its loss is cut off; null does not clip.
             entropy_coef: weight of the entropy bonus, per nat.
@@ -143,7 +144,7 @@ class PPO(PolicyLearner):
         if self._skip_rest:
             return None
         warming_up = self.current_epoch < self.value_warmup  # not yet restored when a resumed run prepares a rollout
-        self.policy.detach_value = self.detach_value or warming_up
+        self.policy.detach_value = self.detach_value
         logprobs, values = self.policy(batch.contexts)
         rows = batch.rows
         approx_kl = categorical_kl(batch.old_logprobs, logprobs.detach())[rows].mean()
@@ -160,7 +161,9 @@ class PPO(PolicyLearner):
             critic_loss = clipped_value_loss(state_values, batch.old_values, batch.returns, clip=self.value_clip)
         entropy = categorical_entropy(logprobs)[rows]
         total = self.value_coef * critic_loss
-        if not warming_up:
+        if warming_up and not self.detach_value:
+            total = total + categorical_kl(batch.old_logprobs, logprobs)[rows]  # the policy stays where it is
+        elif not warming_up:
             total = total + policy_loss - self.entropy_coef * entropy
         metrics = {
             "loss/policy": policy_loss.mean(),

@@ -53,6 +53,41 @@ def test_the_shared_prefix_is_computed_once(llm):
     assert llm.tokens_computed == 6 + 3 + 2 + 5
 
 
+def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
+    """6 tokens of prefix in the first call only, also for one sequence alone; another prefix replaces it."""
+    alone, _ = llm.hidden_states(SEQUENCES[:1], PROMPTS[:1], row_length=64)
+    with torch.no_grad(), llm.fixed():
+        llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
+        llm.tokens_computed = 0
+        states, _ = llm.hidden_states(SEQUENCES[:1], PROMPTS[:1], row_length=64)
+        assert llm.tokens_computed == 9 - 6
+        torch.testing.assert_close(states, alone, rtol=1e-6, atol=1e-6)
+        others = [(9, *sequence) for sequence in SEQUENCES]
+        for _ in range(2):
+            states, index = llm.hidden_states(others, [p + 1 for p in PROMPTS], row_length=64)
+            for sequence, prompt, rows in zip(others, PROMPTS, index, strict=True):
+                torch.testing.assert_close(states[rows], full_forward(llm, sequence)[prompt:], rtol=1e-6, atol=1e-6)
+
+
+def test_a_kept_prefix_is_forgotten_when_weights_may_change(llm):
+    """Yesterday's keys under today's weights would be a silent mistake; so would the adapters' under the reference."""
+    with torch.no_grad(), llm.fixed():
+        adapted, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
+        with llm.reference():
+            reference, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
+            expected = full_forward(llm, SEQUENCES[0])[PROMPTS[0] - 1 :]
+        again, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
+    torch.testing.assert_close(reference[: len(expected)], expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(again, adapted, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(reference, adapted)
+    for parameter in llm.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1
+    with torch.no_grad(), llm.fixed():
+        states, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
+    torch.testing.assert_close(states[:2], full_forward(llm, SEQUENCES[0])[PROMPTS[0] - 1 :], rtol=1e-6, atol=1e-6)
+
+
 def test_padding_token_and_side_do_not_matter(llm):
     """Nothing may attend to padding, whatever token it is: rows are padded by hand on either side of the batch."""
     alone, _ = llm.hidden_states(SEQUENCES[:1], PROMPTS[:1], row_length=64)

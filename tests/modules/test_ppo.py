@@ -7,7 +7,7 @@ import torch
 
 from helpers import tiny
 from lgym.batch import Context, Rollout
-from lgym.functional import categorical_kl
+from lgym.functional import categorical_kl, value_loss
 from lgym.models import LLMConfig
 from lgym.modules import PPO
 from lgym.modules.schedules import WarmupCosine
@@ -143,6 +143,7 @@ def test_target_kl_skips_the_rest_of_the_rollout():
         {"entropy_coef": 0.5},
         {"value_coef": 2.0},
         {"value_warmup": 1},
+        {"reward_scale": 0.1},
         {"detach_value": True},
         {"value_clip": 0.01},
         {"clip_low": 0.01},
@@ -213,6 +214,21 @@ def test_bad_settings_are_refused(settings):
     name, value = next(iter(settings.items()))
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         PPO(llm=LLMConfig(model="tiny"), **settings)
+
+
+def test_while_the_value_warms_up_the_policy_is_held_where_it_is():
+    """The value's gradient goes through the adapters, which would move the policy; the divergence pulls it back."""
+    module = learner(value_warmup=1, target_kl=None)
+    batch = module.prepare(rollout(module))
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=3e-3)
+    for _ in range(30):
+        loss, metrics = module.loss(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    _, after = module.loss(batch)
+    assert float(after["loss/value"]) < 0.5 * float(value_loss(batch.old_values, batch.returns).mean())
+    assert float(after["policy/approx_kl"]) < 0.01
 
 
 def test_a_detached_value_head_leaves_the_language_model_alone():

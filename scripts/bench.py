@@ -1,0 +1,334 @@
+"""How fast lgym plays and learns on this machine, beside what the bare model can do.
+
+    python scripts/bench.py                                    # every task
+    python scripts/bench.py --task blackjack --json bench.json --profile trace.json
+    python scripts/bench.py --peer llamagym                    # side by side with LlamaGym, in an environment of its own
+
+Everything is measured in one run. The roofline is the bare model, without adapters, head or sharing, at the best of a few
+shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and
+optimizer included. Rates are medians over rollouts; the first rollout warms up and is not counted.
+
+    steps/s        environment steps by the time of playing, of updating, or of both
+    distinct t/s   tokens that the model really computed, by the same time
+    all t/s        tokens that it would have computed, each turn with all its candidates by itself
+    roofline       distinct t/s by the roofline's: playing by forward, updating by forward + backward
+    in the model   the share of playing that is spent in the model
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from tqdm import tqdm
+
+from lgym.agents import BlackjackAgent, CartPoleAgent
+from lgym.batch import Context, Rollout, TurnBatch
+from lgym.data import RolloutDataModule
+from lgym.models import LLMConfig, build_llm
+from lgym.models.llm import ValueHeadLLM
+from lgym.modules import PPO
+from lgym.policies import CandidatePolicy
+
+SHAPES = ((8, 64), (16, 64), (32, 64), (8, 128), (4, 256))
+"""Rows and tokens that the roofline is looked for at."""
+
+
+class ExactCartPoleAgent(CartPoleAgent):
+    """The four numbers in hundredths: states hardly ever repeat, and every prompt is a distinct one."""
+
+    def format_observation(self, observation: Sequence[float]) -> str:
+        return "cart {} moving {}, pole {} turning {}".format(*(round(100 * float(part)) for part in observation))
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "blackjack": {
+        "env": "Blackjack-v1",
+        "agent": BlackjackAgent,
+        "num_envs": 1024,
+        "episodes_per_rollout": 20_000,
+        "minibatch_size": 32,
+    },
+    "cartpole": {
+        "env": "CartPole-v1",
+        "agent": CartPoleAgent,
+        "num_envs": 128,
+        "turns_per_rollout": 4096,
+        "minibatch_size": 64,
+    },
+    "cartpole-exact": {
+        "env": "CartPole-v1",
+        "agent": ExactCartPoleAgent,
+        "num_envs": 64,
+        "turns_per_rollout": 512,
+        "minibatch_size": 64,
+    },
+}
+
+
+@dataclass
+class Work:
+    """What one phase of one rollout took, and what it did."""
+
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    steps: int = 0
+    distinct_tokens: int = 0
+    places: int = 0
+    all_tokens: int = 0
+
+
+@dataclass
+class Phase:
+    """Medians over the rollouts of a task."""
+
+    steps_per_s: float
+    distinct_tokens_per_s: float
+    all_tokens_per_s: float
+    of_roofline: float
+    in_the_model: float
+    padding: float
+
+
+@dataclass
+class Result:
+    """One task."""
+
+    task: str
+    playing: Phase
+    updating: Phase
+    steps_per_s: float
+    distinct_contexts: float
+    peak_memory_mb: float
+
+
+@dataclass
+class Report:
+    """All of a run, as it goes into the JSON."""
+
+    machine: str
+    model: str
+    precision: str
+    threads: int
+    forward_tokens_per_s: float
+    forward_backward_tokens_per_s: float
+    results: list[Result] = field(default_factory=list)
+
+
+class MeteredPPO(PPO):
+    """PPO that keeps account of what every rollout's playing and updating computed."""
+
+    def __init__(self, llm: ValueHeadLLM, profiler: Any = None) -> None:
+        super().__init__(llm=LLMConfig(model=llm.name), policy=CandidatePolicy(), value_warmup=0, target_kl=None)
+        self.policy.bind(llm)
+        self.rollouts: list[tuple[Work, Work, int]] = []
+        self._playing = Work()
+        self._profiler = profiler
+        evaluate = self.policy.evaluate
+
+        def metered(contexts: Sequence[Context]) -> Any:
+            begun, counts = time.perf_counter(), (llm.tokens_computed, llm.places_computed)
+            answer = evaluate(contexts)
+            self._playing.model_seconds += time.perf_counter() - begun
+            self._playing.distinct_tokens += llm.tokens_computed - counts[0]
+            self._playing.places += llm.places_computed - counts[1]
+            return answer
+
+        self.policy.evaluate = metered  # type: ignore[method-assign]
+
+    def prepare(self, rollout: Rollout) -> TurnBatch:
+        self._ended = time.perf_counter()
+        self._counts = self.policy.llm.tokens_computed, self.policy.llm.places_computed
+        sizes = torch.tensor([sum(len(c.prompt_ids) + len(ids) for ids in c.candidate_ids) for c in rollout.contexts])
+        self._all_tokens = int(sizes[rollout.context_ids[rollout.mask]].sum())
+        self._turns, self._contexts = int(rollout.mask.sum()), len(rollout.contexts)
+        self._playing.seconds = rollout.play_seconds
+        self._playing.steps, self._playing.all_tokens = self._turns, self._all_tokens
+        return super().prepare(rollout)
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        seconds = time.perf_counter() - self._ended
+        llm, passes = self.policy.llm, self.trainer.datamodule.update_epochs  # type: ignore[attr-defined]
+        updating = Work(
+            seconds=seconds,
+            model_seconds=seconds,
+            steps=self._turns,
+            distinct_tokens=llm.tokens_computed - self._counts[0],
+            places=llm.places_computed - self._counts[1],
+            all_tokens=self._all_tokens * passes,
+        )
+        self.rollouts.append((self._playing, updating, self._contexts))
+        self._playing = Work()
+        if self._profiler is not None:
+            self._profiler.step()
+
+
+def roofline(llm: ValueHeadLLM, repeat: int) -> tuple[float, float]:
+    """Tokens a second of the model without adapters: forward, and forward + backward to the input."""
+    body, embed = llm.causal_lm.base_model, llm.causal_lm.get_input_embeddings()
+
+    def rate(rows: int, tokens: int, *, backward: bool) -> float:
+        ids = torch.randint(0, embed.num_embeddings, (rows, tokens), device=llm.device)
+        inputs = embed(ids).detach().requires_grad_(backward)
+
+        def once() -> None:
+            with torch.set_grad_enabled(backward):
+                hidden = body(inputs_embeds=inputs, use_cache=False).last_hidden_state
+            if backward:
+                hidden.float().sum().backward()
+
+        return rows * tokens / _median_seconds(once, repeat, llm.device)
+
+    with llm.model.disable_adapter():
+        forward = max(rate(*shape, backward=False) for shape in SHAPES)
+        return forward, max(rate(*shape, backward=True) for shape in SHAPES)
+
+
+def _median_seconds(once: Callable[[], None], repeat: int, device: torch.device) -> float:
+    times = []
+    for _ in range(repeat + 1):
+        begun = time.perf_counter()
+        once()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[1:])
+
+
+def measure(task: str, report: Report, llm: ValueHeadLLM, *, repeat: int, accelerator: str, profile: Path | None) -> Result:
+    """Plays and learns `repeat` rollouts after a first one."""
+    options = dict(TASKS[task])
+    data = RolloutDataModule(agent=options.pop("agent")(), update_epochs=2, transcripts_per_rollout=0, **options)
+    profiler = None
+    if profile is not None:
+        schedule = torch.profiler.schedule(wait=1, warmup=0, active=1)
+        profiler = torch.profiler.profile(schedule=schedule)
+    module = MeteredPPO(llm, profiler)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = L.Trainer(
+            default_root_dir=folder,
+            accelerator=accelerator,
+            devices=1,
+            precision=report.precision,  # type: ignore[arg-type]
+            max_epochs=repeat + 1,
+            limit_val_batches=0,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        if profiler is None:
+            trainer.fit(module, data)
+        else:
+            with profiler:
+                trainer.fit(module, data)
+            profiler.export_chrome_trace(str(profile))
+    counted = module.rollouts[1:]
+    playing, updating, contexts = zip(*counted, strict=True)
+    overall = [work.steps / (work.seconds + update.seconds) for work, update, _ in counted]
+    return Result(
+        task=task,
+        playing=_phase(playing, report.forward_tokens_per_s),
+        updating=_phase(updating, report.forward_backward_tokens_per_s),
+        steps_per_s=statistics.median(overall),
+        distinct_contexts=statistics.median(contexts),
+        peak_memory_mb=_peak_memory_mb(llm.device),
+    )
+
+
+def _phase(works: Sequence[Work], bare: float) -> Phase:
+    def median(value: Callable[[Work], float]) -> float:
+        return statistics.median(value(work) for work in works)
+
+    return Phase(
+        steps_per_s=median(lambda work: work.steps / work.seconds),
+        distinct_tokens_per_s=median(lambda work: work.distinct_tokens / work.seconds),
+        all_tokens_per_s=median(lambda work: work.all_tokens / work.seconds),
+        of_roofline=median(lambda work: work.distinct_tokens / work.seconds / bare),
+        in_the_model=median(lambda work: work.model_seconds / work.seconds),
+        padding=median(lambda work: 1 - work.distinct_tokens / work.places),
+    )
+
+
+def _peak_memory_mb(device: torch.device) -> float:
+    """Of the process so far; on CUDA, of the device."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def table(report: Report) -> str:
+    lines = [
+        f"{report.model}, {report.precision}, {report.machine}, {report.threads} threads",
+        f"roofline: forward {report.forward_tokens_per_s:,.0f} tokens/s, "
+        f"forward + backward {report.forward_backward_tokens_per_s:,.0f} tokens/s",
+        "",
+        f"{'task':<16}{'phase':<10}{'steps/s':>10}{'distinct t/s':>14}{'all t/s':>13}{'roofline':>10}{'in the model':>14}"
+        f"{'padding':>9}",
+    ]
+    for result in report.results:
+        for name, phase in (("playing", result.playing), ("updating", result.updating)):
+            lines.append(
+                f"{result.task:<16}{name:<10}{phase.steps_per_s:>10,.1f}{phase.distinct_tokens_per_s:>14,.0f}"
+                f"{phase.all_tokens_per_s:>13,.0f}{phase.of_roofline:>10.0%}{phase.in_the_model:>14.0%}{phase.padding:>9.1%}"
+            )
+        lines.append(
+            f"{'':<16}{'both':<10}{result.steps_per_s:>10,.1f}   {result.distinct_contexts:,.0f} distinct prompts a rollout,"
+            f" peak memory {result.peak_memory_mb:,.0f} MB"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="a registry name, folder or Hub id")
+    parser.add_argument("--precision", default="bf16-true", help="as trainer.precision")
+    parser.add_argument("--accelerator", default="auto", help="as trainer.accelerator")
+    parser.add_argument("--repeat", type=int, default=3, help="rollouts that are counted, and tries of the roofline")
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing")
+    options = parser.parse_args(arguments)
+    if options.repeat < 1:
+        parser.error(f"--repeat is {options.repeat}; it must be 1 or more")
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    accelerator = L.Trainer(accelerator=options.accelerator, devices=1, logger=False, enable_checkpointing=False)
+    device = accelerator.strategy.root_device
+    dtype = torch.bfloat16 if options.precision == "bf16-true" else torch.float32
+    steps = tqdm(total=len(options.task) + 1, desc="roofline", file=sys.stderr)
+    llm = build_llm(LLMConfig(model=options.model), dtype=dtype, device=device).to(device)
+    machine = f"{platform.machine()} {device.type}"
+    rates = roofline(llm, options.repeat)
+    report = Report(machine, options.model, options.precision, torch.get_num_threads(), *rates)
+    for task in options.task:
+        steps.update()
+        steps.set_description(task)
+        trace = options.profile.with_stem(f"{options.profile.stem}-{task}") if options.profile else None
+        report.results.append(
+            measure(task, report, llm, repeat=options.repeat, accelerator=options.accelerator, profile=trace)
+        )
+    steps.update()
+    steps.close()
+    print(table(report))
+    if options.json is not None:
+        options.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
