@@ -70,7 +70,7 @@ def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: Model
         value_hidden_size=config.value_hidden_size,
         use_cache=not config.gradient_checkpointing,  # transformers keeps no keys and values while checkpointing
     )
-    llm.check_layout()
+    llm.settle_layout()
     return llm
 
 

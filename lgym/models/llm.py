@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,11 +13,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
-from lgym.models.packing import Path, common_prefix_length, pack
+from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.value_head import ValueHead
 
 SHORTEST_SHARED_PREFIX = 4
 """A shorter prefix is not worth a forward pass of its own."""
+
+LARGEST_LAYOUT_GAP = 0.5
+"""In nats; what rounding to bf16 in another order may come to."""
 
 
 class ValueHeadLLM(nn.Module):
@@ -46,7 +50,7 @@ class ValueHeadLLM(nn.Module):
         self.tokenizer = tokenizer
         self.name = name
         self.value_head = ValueHead(model.config.get_text_config().hidden_size, value_hidden_size)
-        self.share = True
+        self.share = self.can_share = True
         self.use_cache = use_cache
         self.tokens_computed = 0
         self.places_computed = 0
@@ -114,7 +118,7 @@ class ValueHeadLLM(nn.Module):
         cache = self._prefix_cache(sequences[0][:prefix_length])
         tails = [tuple(sequence[prefix_length:]) for sequence in sequences]
         packed = pack(tails, row_length=row_length, share=self.share)
-        hidden = self._run(cache, prefix_length, packed.token_ids, packed.depths, packed.attends)
+        hidden = self._run(cache, prefix_length, packed) if self.share else self._run_whole(packed)
         self.tokens_computed += packed.real_tokens
         self.places_computed += packed.token_ids.numel()
         starts = [length - 1 - prefix_length for length in prompt_lengths]
@@ -149,22 +153,29 @@ class ValueHeadLLM(nn.Module):
             self._remembered = prefix, copy.deepcopy(cache)
         return cache
 
-    def _run(self, cache: Any, prefix_length: int, token_ids: Tensor, depths: Tensor, attends: Tensor) -> Tensor:
+    def _run(self, cache: Any, prefix_length: int, packed: PackedRows) -> Tensor:
         """[R, L, H] hidden states of packed rows behind a prefix that they all share."""
-        rows, length = token_ids.shape
+        rows, length = packed.token_ids.shape
         body: Any = self.causal_lm.base_model
         if cache is not None:
             cache.batch_repeat_interleave(rows)
         dtype = body.get_input_embeddings().weight.dtype
         mask = torch.zeros((rows, 1, length, prefix_length + length), dtype=dtype, device=self.device)
-        mask[..., prefix_length:].masked_fill_(~attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
+        mask[..., prefix_length:].masked_fill_(~packed.attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
         return body(
-            input_ids=token_ids.to(self.device),
-            position_ids=depths.to(self.device) + prefix_length,
+            input_ids=packed.token_ids.to(self.device),
+            position_ids=packed.depths.to(self.device) + prefix_length,
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,
         ).last_hidden_state
+
+    def _run_whole(self, packed: PackedRows) -> Tensor:
+        """[R, L, H] hidden states where every row is one sequence, padded on the right: any causal model does that."""
+        lengths = torch.tensor(packed.lengths, device=self.device)
+        mask = torch.arange(packed.token_ids.shape[1], device=self.device) < lengths[:, None]
+        body: Any = self.causal_lm.base_model
+        return body(input_ids=packed.token_ids.to(self.device), attention_mask=mask.long()).last_hidden_state
 
     def values(self, hidden: Tensor) -> Tensor:
         """[..., H] hidden states at the ends of prompts to [...] state values."""
@@ -192,24 +203,42 @@ class ValueHeadLLM(nn.Module):
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     @torch.no_grad()
-    def check_layout(self) -> None:
-        """Compares lgym's use of the model with the model's own forward pass, on a few tokens.
+    def settle_layout(self) -> None:
+        """Compares the shared layout with the model's own forward pass, on a few tokens; where the model cannot do it
+        (no cache, masks of its own, positions that it counts itself), runs every sequence whole from then on, and says so.
 
         Raises:
-            ValueError: if they differ, so that this model cannot be packed or scales its logits in its own way.
+            ValueError: if that differs too, so that this model scales its logits in a way of its own.
         """
+        shared = self._layout_gap()
+        if shared <= LARGEST_LAYOUT_GAP:
+            return
+        self.can_share = self.share = False
+        whole = self._layout_gap()
+        if whole > LARGEST_LAYOUT_GAP:
+            raise ValueError(
+                f"{self.name}: log-probabilities computed by lgym differ from the model's own by {whole:.2g}. Its "
+                f"architecture ({self.causal_lm.config.model_type}) scales its logits in a way of its own; please report it."
+            )
+        warnings.warn(
+            f"{self.name} ({self.causal_lm.config.model_type}) does not take shared prefixes, so every sequence is run "
+            "whole: the same results, more slowly.",
+            stacklevel=2,
+        )
+
+    def _layout_gap(self) -> float:
+        """Largest difference of log-probabilities from the model's own forward pass; infinite where ours fails."""
         ids = torch.arange(3, 11).tolist()
         branch = [*ids[:6], 12, 13]
-        states, index = self.hidden_states([tuple(ids), tuple(branch)], [6, 6], row_length=64)
+        try:
+            states, index = self.hidden_states([tuple(ids), tuple(branch)], [6, 6], row_length=64)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
+            return float("inf")
+        gap = 0.0
         for sequence, rows in zip((ids, branch), index, strict=True):
             hidden = states[rows]
             own = self.causal_lm(input_ids=torch.tensor([sequence], device=self.device)).logits[0, 5:].float()
             targets = torch.arange(20, device=self.device).expand(len(hidden), -1)
             ours = self.chosen_logits(hidden, targets) - self.log_normalisers(hidden)[:, None]
-            gap = float((ours - own.log_softmax(-1)[:, :20]).abs().max())
-            if gap > 0.5:
-                raise ValueError(
-                    f"{self.name}: log-probabilities computed with shared prefixes differ from the model's own by "
-                    f"{gap:.2g}. Its architecture ({self.causal_lm.config.model_type}) does not take a custom "
-                    "attention mask, or scales its logits in a way of its own; please report it."
-                )
+            gap = max(gap, float((ours - own.log_softmax(-1)[:, :20]).abs().max()))
+        return gap

@@ -30,8 +30,13 @@ class PackedRows:
     token_ids: Tensor  # [R, L] int64
     depths: Tensor  # [R, L] int64, distance from the start of the sequence
     attends: Tensor  # [R, L, L] bool, whether the token at place i sees the token at place j
+    lengths: tuple[int, ...]  # tokens of each row
     places: tuple[tuple[int, ...], ...]  # per sequence: the flat place r * L + l of each of its tokens
-    real_tokens: int
+
+    @property
+    def real_tokens(self) -> int:
+        """Places that hold a token."""
+        return sum(self.lengths)
 
     @property
     def padding_share(self) -> float:
@@ -48,12 +53,13 @@ def common_prefix_length(sequences: Sequence[Path]) -> int:
 
 
 def pack(sequences: Sequence[Path], *, row_length: int, share: bool = True) -> PackedRows:
-    """Packs sequences of at least one token into rows of at most `row_length` places, or the longest sequence.
+    """Packs sequences of at least one token into rows of at most `row_length` places, or of the longest sequence's.
 
     Sorted sequences lie beside those that they share most with, so one look back finds all there is to share in a
     row; a beginning is computed again only where a new row starts. `share=False` packs every sequence whole into a
     row of its own: the plain computation, to compare with.
     """
+    row_length = max(row_length, *map(len, sequences))  # rows are padded to the longest: what fits costs nothing
     rows: list[_Row] = []
     placed: list[tuple[int, list[int]]] = [(0, [])] * len(sequences)
     previous: Path = ()
@@ -102,8 +108,8 @@ def _assemble(rows: list[_Row], placed: list[tuple[int, list[int]]]) -> PackedRo
         token_ids=torch.from_numpy(token_ids),
         depths=torch.from_numpy(depths),
         attends=torch.from_numpy(attends),
+        lengths=tuple(len(row.tokens) for row in rows),
         places=tuple(tuple(r * length + place for place in places) for r, places in placed),
-        real_tokens=sum(len(row.tokens) for row in rows),
     )
 
 

@@ -117,3 +117,25 @@ def test_bad_adapters_are_refused(settings, message):
     """Before anything is loaded."""
     with pytest.raises(ValueError, match=message):
         LoraSettings(**settings)
+
+
+@pytest.mark.parametrize("family", ["bloom", "mamba"])
+def test_a_model_that_cannot_share_runs_every_sequence_whole(family):
+    """Bloom counts positions in its own mask and Mamba has no keys: said aloud, and as right as any other model."""
+    from transformers import BloomConfig, BloomForCausalLM, MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(0)
+    if family == "bloom":
+        model = BloomForCausalLM(BloomConfig(vocab_size=260, hidden_size=32, n_layer=2, n_head=2))
+        targets = ["query_key_value"]
+    else:
+        model = MambaForCausalLM(MambaConfig(vocab_size=260, hidden_size=32, num_hidden_layers=2, state_size=4))
+        targets = ["in_proj"]
+    settings = LLMConfig(model=family, lora=LoraSettings(target_modules=targets))
+    with pytest.warns(UserWarning, match=f"{family}.*run whole"):
+        llm = wrap(model.double().eval(), tiny.tokenizer(), settings, DEFAULT)
+    sequences, prompts = [(5, 6, 7, 8, 9), (5, 6, 7), (5, 6, 7, 8, 4, 3)], [4, 3, 5]
+    states, index = llm.hidden_states(sequences, prompts, row_length=64)
+    for sequence, prompt, rows in zip(sequences, prompts, index, strict=True):
+        own = llm.causal_lm.base_model(input_ids=torch.tensor([sequence])).last_hidden_state[0, prompt - 1 :]
+        torch.testing.assert_close(states[rows], own, rtol=1e-5, atol=1e-6)

@@ -42,6 +42,14 @@ def test_a_sequence_within_another_takes_no_place():
     assert packed.places == ((0, 1, 2), (0, 1), (0, 1, 2))
 
 
+def test_the_turns_of_a_long_episode_are_one_row():
+    """Cut at `row_length`, every turn beyond it would compute its whole history again: quadratic in turns."""
+    turns = [tuple(range(1, 3 * n + 1)) for n in range(1, 9)]
+    packed = pack(turns, row_length=4)
+    assert packed.token_ids.shape == (1, 24)
+    assert packed.real_tokens == 24
+
+
 def test_without_sharing_every_sequence_is_a_row():
     """The plain computation is the oracle, so it must share nothing."""
     packed = pack(CAT, row_length=16, share=False)

@@ -1,0 +1,36 @@
+"""The benchmark on the tiny model: its accounts must add up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+import bench
+
+
+def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys):
+    """Distinct tokens can be no more than all tokens, phases no faster than the whole."""
+    monkeypatch.setattr(bench, "SHAPES", ((2, 8),))
+    monkeypatch.setitem(bench.TASKS["blackjack"], "num_envs", 8)
+    monkeypatch.setitem(bench.TASKS["blackjack"], "episodes_per_rollout", 64)
+    arguments = ["--task", "blackjack", "--model", str(model_folder), "--precision", "32-true", "--accelerator", "cpu"]
+    bench.main([*arguments, "--repeat", "2", "--json", str(tmp_path / "b.json"), "--profile", str(tmp_path / "trace.json")])
+    report = json.loads((tmp_path / "b.json").read_text())
+    (result,) = report["results"]
+    assert report["forward_tokens_per_s"] > report["forward_backward_tokens_per_s"] > 0
+    for name in ("playing", "updating"):
+        phase = result[name]
+        assert 0 < phase["distinct_tokens_per_s"] < phase["all_tokens_per_s"]
+        assert phase["steps_per_s"] > result["steps_per_s"]
+        assert 0 <= phase["padding"] < 1
+    bare = report["forward_tokens_per_s"]
+    assert result["playing"]["of_roofline"] == pytest.approx(result["playing"]["distinct_tokens_per_s"] / bare)
+    assert 0 < result["playing"]["in_the_model"] < 1
+    assert 50 < result["distinct_contexts"] <= 280
+    assert "blackjack" in capsys.readouterr().out
+    assert json.loads((tmp_path / "trace-blackjack.json").read_text())["traceEvents"]
