@@ -35,7 +35,8 @@ def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
 class PPO(PolicyLearner):
     """PPO with a clipped objective (Schulman et al. 2017, arXiv:1707.06347) and GAE over turns (2015, arXiv:1506.02438).
 
-    Per turn:  L = L_clip + value_coef * L_value - entropy_coef * H(pi) + kl_coef * KL(pi || reference)
+    Per turn:  L = L_clip + value_coef * L_value - entropy_coef * H(pi)
+                   + old_kl_coef * KL(pi_old || pi) + kl_coef * KL(pi || reference)
 
     The policy's distribution over candidates is known exactly, and so are its entropy and both its divergences: from
     the policy that played, which ends a rollout's passes early, and from the frozen reference.
@@ -53,11 +54,12 @@ class PPO(PolicyLearner):
         clip_low: float = 0.2,
         clip_high: float = 0.2,
         value_coef: float = 0.5,
-        value_lr_scale: float = 10.0,
+        value_lr_scale: float = 5.0,
         value_warmup: int = 1,
-        detach_value: bool = True,
+        detach_value: bool = False,
         value_clip: float | None = None,
         entropy_coef: float = 0.01,
+        old_kl_coef: float = 0.1,
         kl_coef: float = 0.0,
         target_kl: float | None = 0.2,
         whiten_advantages: bool = True,
@@ -83,6 +85,9 @@ class PPO(PolicyLearner):
             detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
             value_clip: how far a value may move from the one at play before its loss is cut off; null does not clip.
             entropy_coef: weight of the entropy bonus, per nat.
+            old_kl_coef: weight of the divergence from the policy that played, per nat (equation 8 of the PPO paper). Clipping
+                only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has
+                carried the policy on, and ever harder as an action's probability nears 0.
             kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
             target_kl: once a minibatch's policy is this far (nats) from the one that played, the rest of the rollout's
                 minibatches is skipped; null never skips. A brake, not a step size: a low limit stops a rollout where Adam's
@@ -105,7 +110,7 @@ class PPO(PolicyLearner):
         self.value_coef, self.value_clip = value_coef, value_clip
         self.value_warmup = value_warmup
         self.detach_value = detach_value
-        self.entropy_coef, self.kl_coef = entropy_coef, kl_coef
+        self.entropy_coef, self.old_kl_coef, self.kl_coef = entropy_coef, old_kl_coef, kl_coef
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
         self._skip_rest = False
@@ -147,7 +152,8 @@ class PPO(PolicyLearner):
         self.policy.detach_value = self.detach_value
         logprobs, values = self.policy(batch.contexts)
         rows = batch.rows
-        approx_kl = categorical_kl(batch.old_logprobs, logprobs.detach())[rows].mean()
+        old_kl = categorical_kl(batch.old_logprobs, logprobs)[rows]
+        approx_kl = old_kl.detach().mean()
         if self.target_kl is not None and approx_kl > self.target_kl:
             self._skip_rest = True
             return None
@@ -162,9 +168,9 @@ class PPO(PolicyLearner):
         entropy = categorical_entropy(logprobs)[rows]
         total = self.value_coef * critic_loss
         if warming_up and not self.detach_value:
-            total = total + categorical_kl(batch.old_logprobs, logprobs)[rows]  # the policy stays where it is
+            total = total + old_kl  # the policy stays where it is
         elif not warming_up:
-            total = total + policy_loss - self.entropy_coef * entropy
+            total = total + policy_loss - self.entropy_coef * entropy + self.old_kl_coef * old_kl
         metrics = {
             "loss/policy": policy_loss.mean(),
             "loss/value": critic_loss.mean(),

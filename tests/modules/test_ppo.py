@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -149,6 +151,7 @@ def test_target_kl_skips_the_rest_of_the_rollout():
         {"clip_low": 0.01},
         {"clip_high": 0.01},
         {"kl_coef": 1.0},
+        {"old_kl_coef": 2.0},
         {"gamma": 0.5},
         {"gae_lambda": 0.0},
         {"whiten_advantages": False},
@@ -214,6 +217,26 @@ def test_bad_settings_are_refused(settings):
     name, value = next(iter(settings.items()))
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         PPO(llm=LLMConfig(model="tiny"), **settings)
+
+
+def test_a_policy_that_ran_away_within_a_rollout_is_pulled_back():
+    """Clipped, the objective has no gradient any more where the probability of the worse action has gone to 0; only the
+    divergence from the policy that played still has one, and it points back."""
+    pulls = {}
+    for coefficient in (0.0, 0.3):
+        module = learner(target_kl=None, entropy_coef=0.0, value_coef=0.0, clip_high=0.01, old_kl_coef=coefficient)
+        played = rollout(module)
+        batch = module.prepare(played)
+        runaway = torch.full_like(batch.old_logprobs, -torch.inf)
+        runaway[batch.old_logprobs.isfinite()] = -9.0
+        runaway[:, 0] = 0.0
+        logprobs = runaway.log_softmax(-1).requires_grad_()
+        module.policy.forward = lambda contexts, logprobs=logprobs: (logprobs, torch.zeros(len(contexts)))
+        choices = torch.zeros_like(batch.choices)
+        module.loss(replace(batch, choices=choices, advantages=torch.ones_like(batch.advantages)))[0].backward()
+        pulls[coefficient] = -logprobs.grad[:, 1]
+    assert pulls[0.0].abs().max() == 0.0
+    assert (pulls[0.3] > 0.001).all()
 
 
 def test_while_the_value_warms_up_the_policy_is_held_where_it_is():
