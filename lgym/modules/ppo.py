@@ -59,7 +59,7 @@ class PPO(PolicyLearner):
         detach_value: bool = False,
         value_clip: float | None = None,
         entropy_coef: float = 0.01,
-        old_kl_coef: float = 0.1,
+        old_kl_coef: float = 0.3,
         kl_coef: float = 0.0,
         target_kl: float | None = 0.2,
         whiten_advantages: bool = True,
