@@ -77,7 +77,9 @@ class Scaling:
         rng = np.random.default_rng(0)
         encode = self.llm.tokenizer.encode
         prompts = [tuple(encode(f"You see a box with the number {i}. You take the")) for i in range(32)]
-        words = rng.choice(np.arange(1000, 30000), size=(max(counts), 4), replace=False)
+        vocabulary = self.llm.causal_lm.get_input_embeddings().num_embeddings
+        words = rng.integers(3, vocabulary, size=(max(counts), 4))
+        words[:, 0] = rng.choice(np.arange(3, vocabulary), size=max(counts), replace=False)  # nothing shared between them
 
         def contexts(count: int, length: int) -> list[Context]:
             ids = tuple(tuple(int(t) for t in word[:length]) for word in words[:count])
@@ -98,8 +100,8 @@ class Scaling:
             for turn in range(count):
                 word = FRUIT[turn % len(FRUIT)]
                 ids += tuple(self.llm.tokenizer.encode(f"\nYou see: {word} and {turn}.\nYou take:"))
-                asked.append(Context(ids, ((500,), (600,)), ("a", "b"), ""))
-                ids += (500,)
+                asked.append(Context(ids, ((50,), (60,)), ("a", "b"), ""))
+                ids += (50,)
             return asked
 
         return {
