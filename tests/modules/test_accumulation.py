@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from helpers.runs import checkpoint, lgym, scalars
@@ -30,6 +29,5 @@ def test_accumulated_minibatches_are_one_large_one(tmp_path, model_folder):
     assert steps == {"whole": 1, "parts": 1, "steps": 3}
     for key, value in states["whole"].items():
         torch.testing.assert_close(states["parts"][key], value, rtol=1e-4, atol=1e-6)
-    with pytest.raises(AssertionError):
-        for key, value in states["whole"].items():
-            torch.testing.assert_close(states["steps"][key], value, rtol=1e-4, atol=1e-6)
+    moved = [not torch.allclose(states["steps"][key], value, rtol=1e-4, atol=1e-6) for key, value in states["whole"].items()]
+    assert any(moved), "three steps of one prompt each are not one step: the comparison above could not fail"
