@@ -89,16 +89,20 @@ class ValueHeadLLM(nn.Module):
         if not hasattr(self.model, "disable_adapter"):
             raise ValueError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
         remembers, self._remembers = self._remembers, False
-        with self.model.disable_adapter():
-            yield
-        self._remembers = remembers
+        try:
+            with self.model.disable_adapter():
+                yield
+        finally:
+            self._remembers = remembers
 
     @contextmanager
     def fixed(self) -> Iterator[None]:
         """Within, the weights do not change: a prefix is kept from one call to the next that begins with it."""
         self._remembers = True
-        yield
-        self._remembers, self._remembered = False, ((), None)
+        try:
+            yield
+        finally:
+            self._remembers, self._remembered = False, ((), None)
 
     def hidden_states(
         self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int

@@ -82,9 +82,11 @@ class PolicyLearner(L.LightningModule, ABC):
         """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision."""
         was_training = self.training
         self.eval()
-        with torch.no_grad(), self.trainer.precision_plugin.forward_context(), self.policy.llm.fixed():
-            yield self.policy
-        self.train(was_training)
+        try:
+            with torch.no_grad(), self.trainer.precision_plugin.forward_context(), self.policy.llm.fixed():
+                yield self.policy
+        finally:
+            self.train(was_training)
 
     # -- building and optimizing ----------------------------------------------------------------------------------------
 
