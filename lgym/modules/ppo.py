@@ -85,9 +85,9 @@ class PPO(PolicyLearner):
             detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
             value_clip: how far a value may move from the one at play before its loss is cut off; null does not clip.
             entropy_coef: weight of the entropy bonus, per nat.
-            old_kl_coef: weight of the divergence from the policy that played, per nat (equation 8 of the PPO paper). Clipping
-                only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has
-                carried the policy on, and ever harder as an action's probability nears 0.
+            old_kl_coef: weight of the divergence from the policy that played, per nat (equation 8 of the PPO paper).
+                Clipping only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared
+                adapters, has carried the policy on, and ever harder as an action's probability nears 0.
             kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
             target_kl: once a minibatch's policy is this far (nats) from the one that played, the rest of the rollout's
                 minibatches is skipped; null never skips. A brake, not a step size: a low limit stops a rollout where Adam's
