@@ -70,8 +70,9 @@ class LgymCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        if config.trainer.precision is None:
-            config.trainer.precision = default_precision(config.model.init_args.llm)
+        llm = config.model.get("init_args", {}).get("llm")
+        if config.trainer.precision is None and llm is not None:  # a module of one's own may have none
+            config.trainer.precision = default_precision(llm)
         self.run_version: int | str | None = None
         if self.subcommand != "fit":
             self.save_config_callback = None  # a run's folder keeps the configuration that it was trained with

@@ -2,7 +2,8 @@
 
     python scripts/bench.py                                    # every task
     python scripts/bench.py --task blackjack --json bench.json --profile trace.json
-    python scripts/bench.py --peer llamagym                    # side by side with LlamaGym, in an environment of its own
+
+`scripts/bench_peers.py` times it beside another library.
 
 Everything is measured in one run. The roofline is the bare model, without adapters, head or sharing, at the best of a few
 shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and

@@ -103,13 +103,15 @@ class PPO(PolicyLearner):
                 f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay "
                 "near to. Set kl_coef: 0, or train adapters."
             )
+        if old_kl_coef < 0:
+            raise ValueError(f"old_kl_coef is {old_kl_coef}; it must be 0 or more.")
         if reward_scale <= 0:
             raise ValueError(f"reward_scale is {reward_scale}; it must be above 0.")
         self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.clip_low, self.clip_high = clip_low, clip_high
         self.value_coef, self.value_clip = value_coef, value_clip
         self.value_warmup = value_warmup
-        self.detach_value = detach_value
+        self.policy.detach_value = detach_value
         self.entropy_coef, self.old_kl_coef, self.kl_coef = entropy_coef, old_kl_coef, kl_coef
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
@@ -149,7 +151,6 @@ class PPO(PolicyLearner):
         if self._skip_rest:
             return None
         warming_up = self.current_epoch < self.value_warmup  # not yet restored when a resumed run prepares a rollout
-        self.policy.detach_value = self.detach_value
         logprobs, values = self.policy(batch.contexts)
         rows = batch.rows
         old_kl = categorical_kl(batch.old_logprobs, logprobs)[rows]
@@ -167,7 +168,7 @@ class PPO(PolicyLearner):
             critic_loss = clipped_value_loss(state_values, batch.old_values, batch.returns, clip=self.value_clip)
         entropy = categorical_entropy(logprobs)[rows]
         total = self.value_coef * critic_loss
-        if warming_up and not self.detach_value:
+        if warming_up and not self.policy.detach_value:
             total = total + old_kl  # the policy stays where it is
         elif not warming_up:
             total = total + policy_loss - self.entropy_coef * entropy + self.old_kl_coef * old_kl

@@ -210,7 +210,9 @@ def test_reference_without_adapters_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"gamma": 1.5}, {"gae_lambda": -0.1}, {"clip_low": 1.2}, {"clip_high": 0.0}, {"target_kl": 0.0}]
+    "settings",
+    [{"gamma": 1.5}, {"gae_lambda": -0.1}, {"clip_low": 1.2}, {"clip_high": 0.0}, {"target_kl": 0.0}]
+    + [{"old_kl_coef": -0.1}, {"reward_scale": 0.0}],
 )
 def test_bad_settings_are_refused(settings):
     """Named, with the value and what it must be."""
