@@ -31,3 +31,12 @@ def test_accumulated_minibatches_are_one_large_one(tmp_path, model_folder):
         torch.testing.assert_close(states["parts"][key], value, rtol=1e-4, atol=1e-6)
     moved = [not torch.allclose(states["steps"][key], value, rtol=1e-4, atol=1e-6) for key, value in states["whole"].items()]
     assert any(moved), "three steps of one prompt each are not one step: the comparison above could not fail"
+
+
+def test_steps_are_counted_per_rollout(tmp_path, model_folder):
+    """The run's total would grow from rollout to rollout: 3 prompts, one a minibatch, two passes are 6 steps each time."""
+    lgym(
+        "fit", tmp_path, model_folder, trainer__max_epochs=3, trainer__limit_val_batches=0, data__minibatch_size=1,
+        data__update_epochs=2, model__init_args__target_kl="null",
+    )  # fmt: skip
+    assert list(scalars(tmp_path)["optim/steps"].values()) == [6, 6, 6]
