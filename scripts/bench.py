@@ -5,8 +5,8 @@
 
 `scripts/bench_peers.py` times it beside another library.
 
-Everything is measured in one run. The roofline is the bare model, without adapters, head or sharing, at the best of a few
-shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and
+Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters, head or sharing,
+at the best of a few shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and
 optimizer included. Rates are medians over rollouts; the first rollout warms up and is not counted.
 
     steps/s        environment steps by the time of playing, of updating, or of both
@@ -41,11 +41,13 @@ from lgym.agents import BlackjackAgent, CartPoleAgent
 from lgym.batch import Context, Rollout, TurnBatch
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig, build_llm
+from lgym.models.build import load_pretrained
 from lgym.models.llm import ValueHeadLLM
+from lgym.models.registry import find_entry
 from lgym.modules import PPO
 from lgym.policies import CandidatePolicy
 
-SHAPES = ((8, 64), (16, 64), (32, 64), (8, 128), (4, 256))
+SHAPES = ((8, 64), (16, 64), (32, 64), (64, 32), (8, 128))
 """Rows and tokens that the roofline is looked for at."""
 
 
@@ -179,25 +181,25 @@ class MeteredPPO(PPO):
             self._profiler.step()
 
 
-def roofline(llm: ValueHeadLLM, repeat: int) -> tuple[float, float]:
-    """Tokens a second of the model without adapters: forward, and forward + backward to the input."""
-    body, embed = llm.causal_lm.base_model, llm.causal_lm.get_input_embeddings()
+def roofline(name: str, dtype: torch.dtype, device: torch.device, repeat: int) -> tuple[float, float]:
+    """Tokens a second of the model as transformers loads it, weights frozen: forward, and forward + backward to the input."""
+    model, _ = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)
+    model.requires_grad_(False).to(device)
+    embed = model.get_input_embeddings()
 
     def rate(rows: int, tokens: int, *, backward: bool) -> float:
-        ids = torch.randint(0, embed.num_embeddings, (rows, tokens), device=llm.device)
-        inputs = embed(ids).detach().requires_grad_(backward)
+        ids = torch.randint(0, embed.num_embeddings, (rows, tokens), device=device)
+        inputs = embed(ids).requires_grad_(backward)
 
         def once() -> None:
             with torch.set_grad_enabled(backward):
-                hidden = body(inputs_embeds=inputs, use_cache=False).last_hidden_state
+                hidden = model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
             if backward:
                 hidden.float().sum().backward()
 
-        return rows * tokens / _median_seconds(once, repeat, llm.device)
+        return rows * tokens / _median_seconds(once, repeat, device)
 
-    with llm.model.disable_adapter():
-        forward = max(rate(*shape, backward=False) for shape in SHAPES)
-        return forward, max(rate(*shape, backward=True) for shape in SHAPES)
+    return max(rate(*shape, backward=False) for shape in SHAPES), max(rate(*shape, backward=True) for shape in SHAPES)
 
 
 def _median_seconds(once: Callable[[], None], repeat: int, device: torch.device) -> float:
@@ -313,10 +315,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = accelerator.strategy.root_device
     dtype = torch.bfloat16 if options.precision == "bf16-true" else torch.float32
     steps = tqdm(total=len(options.task) + 1, desc="roofline", file=sys.stderr)
-    llm = build_llm(LLMConfig(model=options.model), dtype=dtype, device=device).to(device)
     machine = f"{platform.machine()} {device.type}"
-    rates = roofline(llm, options.repeat)
+    rates = roofline(options.model, dtype, device, options.repeat)
     report = Report(machine, options.model, options.precision, torch.get_num_threads(), *rates)
+    llm = build_llm(LLMConfig(model=options.model), dtype=dtype, device=device).to(device)
     for task in options.task:
         steps.update()
         steps.set_description(task)

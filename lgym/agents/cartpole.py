@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from lgym.agents.base import TextAgent
-from lgym.agents.words import NUMBERS
 
-ANGLE = math.radians(1)
-"""Unit of the pole's angle: one degree, in radians."""
+PLACES = (0.4, 1.2)
+"""Cart positions (m) from which on it is off the middle, and far off; the episode ends at 2.4."""
 
-TURNING = 0.25
-"""Unit of the pole's angular velocity, in radians a second."""
+SPEEDS = (0.4, 1.2)
+"""Cart velocities (m/s) from which on it is moving, and moving fast."""
 
-PLACE = 0.5
-"""Unit of the cart's position (m) and velocity (m/s)."""
+ANGLES = (1.0, 3.0, 6.0)
+"""Pole angles (degrees) from which on it leans slightly, plainly, and far; the episode ends at 12."""
+
+TURNINGS = (0.25, 0.75, 1.5)
+"""The pole's angular velocities (rad/s) from which on it is turning slowly, plainly, and fast."""
 
 
 class CartPoleAgent(TextAgent):
-    """Gymnasium's `CartPole-v1`: its four numbers, each as a side and a rounded size.
+    """Gymnasium's `CartPole-v1`: its four numbers, each as a side and a size in words.
 
-    Rounding makes states meet: balancing well takes the model a few hundred different prompts, each computed once a
-    rollout, and is still precise enough for the full 500 steps (a linear rule on the rounded numbers gets them).
+    Few words make states meet: a rollout of thousands of turns asks the model one to two hundred different prompts, each
+    computed once. They are still precise enough for the full 500 steps (a linear rule on them gets there).
     """
 
     system_prompt = (
@@ -34,8 +37,10 @@ class CartPoleAgent(TextAgent):
     def format_observation(self, observation: Sequence[float]) -> str:
         place, speed, angle, turning = (float(part) for part in observation)
         return (
-            f"pole {_side(angle / ANGLE)} turning {_side(turning / TURNING)}, "
-            f"cart {_side(place / PLACE)} moving {_side(speed / PLACE)}"
+            f"cart {_word(place, PLACES, 'middle', ('{}', 'far {}'))} "
+            f"{_word(speed, SPEEDS, 'still', ('moving {}', 'moving {} fast'))}, "
+            f"pole {_word(math.degrees(angle), ANGLES, 'upright', ('slightly {}', '{}', 'far {}'))} "
+            f"{_word(turning, TURNINGS, 'still', ('turning {} slowly', 'turning {}', 'turning {} fast'))}"
         )
 
     def baselines(self) -> dict[str, float]:
@@ -43,9 +48,7 @@ class CartPoleAgent(TextAgent):
         return {"random": 22.2, "optimal": 500.0}
 
 
-def _side(amount: float) -> str:
-    """A signed size as a word each for side and size, up to twenty: `left three`; 0 is `middle`."""
-    size = min(round(abs(amount)), 20)
-    if size == 0:
-        return "middle"
-    return f"{'left' if amount < 0 else 'right'} {NUMBERS[size]}"
+def _word(amount: float, limits: Sequence[float], none: str, sizes: Sequence[str]) -> str:
+    """What to call an amount: the last of `sizes` whose limit it reaches, for the side that it is on, or `none`."""
+    reached = bisect_right(limits, abs(amount))
+    return sizes[reached - 1].format("left" if amount < 0 else "right") if reached else none

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from lgym.models.config import LLMConfig, LoraSettings
 from lgym.models.float32 import use_float32_adapters
 from lgym.models.fused_lora import fuse_lora
+from lgym.models.fused_norm import fuse_norms
 from lgym.models.gguf import converted_folder
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import ModelEntry, find_entry
@@ -110,6 +111,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         ) from error
     use_float32_adapters(adapted)
     fuse_lora(adapted)
+    fuse_norms(adapted)
     return adapted
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,15 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
+from lgym.models.tree_attention import Tree, restore_attention, use_tree_attention
 from lgym.models.value_head import ValueHead
 
 SHORTEST_SHARED_PREFIX = 4
 """A shorter prefix is not worth a forward pass of its own."""
+
+PROBE_PROMPT = 6
+PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
+"""Two sequences with a prompt in common, on which layouts are compared."""
 
 LARGEST_LAYOUT_GAP = 0.5
 """In nats; what rounding to bf16 in another order may come to."""
@@ -26,9 +31,12 @@ LARGEST_LAYOUT_GAP = 0.5
 class ValueHeadLLM(nn.Module):
     """A causal language model with a value head.
 
-    `hidden_states` computes what the sequences of a batch share only once: their common prefix in one row, of which
-    every other row takes the keys and values, and shared beginnings beyond that by packing. Gradients flow through
-    all of it.
+    `hidden_states` computes what the sequences of a batch share only once, with gradient, in the best of three layouts
+    that the model can do:
+
+    - `tree`: the common prefix and every packed row in one row of tokens, with an attention of our own;
+    - `rows`: the prefix in one row, of which every packed row takes the keys and values;
+    - `whole`: every sequence by itself, for models that can do neither.
 
     Precision is settled when the model is built: moving it changes the device, never the dtype, so that Lightning's
     `bf16-true` rounds neither adapters nor rotary frequencies.
@@ -43,14 +51,15 @@ class ValueHeadLLM(nn.Module):
             tokenizer: its tokenizer.
             name: what the user calls it.
             value_hidden_size: width of the value head.
-            use_cache: whether a common prefix may be run by itself; packing shares beginnings in any case.
+            use_cache: whether a common prefix may be run by itself and its keys and values kept.
         """
         super().__init__()
         self.model: Any = model
         self.tokenizer = tokenizer
         self.name = name
         self.value_head = ValueHead(model.config.get_text_config().hidden_size, value_hidden_size)
-        self.share = self.can_share = True
+        self.share = True
+        self.layout: Literal["tree", "rows", "whole"] = "rows"
         self.use_cache = use_cache
         self.tokens_computed = 0
         self.places_computed = 0
@@ -118,68 +127,95 @@ class ValueHeadLLM(nn.Module):
             [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows of them that are its
             own, the first being that of the prompt's last token.
         """
-        prefix_length = self._prefix_length(sequences, prompt_lengths)
-        cache = self._prefix_cache(sequences[0][:prefix_length])
-        tails = [tuple(sequence[prefix_length:]) for sequence in sequences]
-        packed = pack(tails, row_length=row_length, share=self.share)
-        hidden = self._run(cache, prefix_length, packed) if self.share else self._run_whole(packed)
+        share = self.share and self.layout != "whole"
+        prefix = sequences[0][: self._prefix_length(sequences, prompt_lengths)] if share else ()
+        packed = pack([tuple(sequence[len(prefix) :]) for sequence in sequences], row_length=row_length, share=share)
+        if not share:
+            hidden = self._run_whole(packed)
+        elif self.layout == "tree":
+            hidden = self._run_tree(prefix, packed)
+        else:
+            hidden = self._run_rows(prefix, packed)
         self.tokens_computed += packed.real_tokens
         self.places_computed += packed.token_ids.numel()
-        starts = [length - 1 - prefix_length for length in prompt_lengths]
+        starts = [length - 1 - len(prefix) for length in prompt_lengths]
         wanted = [places[start:] for places, start in zip(packed.places, starts, strict=True)]
         distinct = {place: k for k, place in enumerate(dict.fromkeys(place for places in wanted for place in places))}
-        states = hidden.flatten(0, 1)[torch.tensor(list(distinct), device=self.device)]
+        states = hidden[torch.tensor(list(distinct), device=self.device)]
         return states, [[distinct[place] for place in places] for places in wanted]
 
     def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
         """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
-        if not (self.share and self.use_cache):
-            return 0
         known = self._remembered[0] if self._remembers else ()
         if known and len(known) < min(prompt_lengths) and all(sequence[: len(known)] == known for sequence in sequences):
             return len(known)
+        if self.layout == "rows" and not self.use_cache:
+            return 0
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0
         return shared if shared >= SHORTEST_SHARED_PREFIX else 0
 
     def _prefix_cache(self, prefix: Path) -> Any:
-        """Keys and values of a prefix in one row, or `None` for no prefix."""
-        if not prefix:
-            return None
+        """Keys and values of a prefix in one row."""
         if self._remembers and prefix == self._remembered[0]:
             return copy.deepcopy(self._remembered[1])  # running rows behind it appends to it
         cache = DynamicCache(config=self.causal_lm.config)
-        self.causal_lm.base_model(
-            input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True
-        )
-        self.tokens_computed += len(prefix)
-        self.places_computed += len(prefix)
+        ids = torch.tensor([prefix], device=self.device)
+        self.causal_lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+        self._count(len(prefix))
         if self._remembers and not torch.is_grad_enabled():
             self._remembered = prefix, copy.deepcopy(cache)
         return cache
 
-    def _run(self, cache: Any, prefix_length: int, packed: PackedRows) -> Tensor:
-        """[R, L, H] hidden states of packed rows behind a prefix that they all share."""
+    def _count(self, tokens: int) -> None:
+        self.tokens_computed += tokens
+        self.places_computed += tokens
+
+    def _run_tree(self, prefix: Path, packed: PackedRows) -> Tensor:
+        """[N, H] hidden states of packed rows behind their prefix, which is run in the same pass, or while the weights are
+        fixed, once and kept."""
+        keep = self._remembers and self.use_cache and not torch.is_grad_enabled()
+        cache = self._prefix_cache(prefix) if prefix and keep else None
+        ids, positions = packed.token_ids[packed.filled], packed.depths[packed.filled] + len(prefix)
+        if prefix and cache is None:
+            ids = torch.cat([torch.tensor(prefix), ids])
+            positions = torch.cat([torch.arange(len(prefix)), positions])
+            self._count(len(prefix))
+        body: Any = self.causal_lm.base_model
+        hidden = body(
+            input_ids=ids[None].to(self.device),
+            position_ids=positions[None].to(self.device),
+            attention_mask=torch.zeros((1, 1, 1, 1), device=self.device),  # ready made, so none is made from positions
+            past_key_values=cache,
+            use_cache=cache is not None,
+            tree=Tree.over(packed, len(prefix), self.device),
+        ).last_hidden_state[0]
+        return hidden[len(hidden) - packed.real_tokens :]
+
+    def _run_rows(self, prefix: Path, packed: PackedRows) -> Tensor:
+        """[N, H] hidden states of packed rows behind their prefix, whose keys and values every row gets a copy of."""
         rows, length = packed.token_ids.shape
         body: Any = self.causal_lm.base_model
+        cache = self._prefix_cache(prefix) if prefix else None
         if cache is not None:
             cache.batch_repeat_interleave(rows)
         dtype = body.get_input_embeddings().weight.dtype
-        mask = torch.zeros((rows, 1, length, prefix_length + length), dtype=dtype, device=self.device)
-        mask[..., prefix_length:].masked_fill_(~packed.attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
-        return body(
+        mask = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
+        mask[..., len(prefix) :].masked_fill_(~packed.attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
+        hidden = body(
             input_ids=packed.token_ids.to(self.device),
-            position_ids=packed.depths.to(self.device) + prefix_length,
+            position_ids=packed.depths.to(self.device) + len(prefix),
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,
         ).last_hidden_state
+        return hidden[packed.filled.to(self.device)]
 
     def _run_whole(self, packed: PackedRows) -> Tensor:
-        """[R, L, H] hidden states where every row is one sequence, padded on the right: any causal model does that."""
-        lengths = torch.tensor(packed.lengths, device=self.device)
-        mask = torch.arange(packed.token_ids.shape[1], device=self.device) < lengths[:, None]
+        """[N, H] hidden states where every row is one sequence, padded on the right: any causal model does that."""
+        mask = packed.filled.to(self.device)
         body: Any = self.causal_lm.base_model
-        return body(input_ids=packed.token_ids.to(self.device), attention_mask=mask.long()).last_hidden_state
+        hidden = body(input_ids=packed.token_ids.to(self.device), attention_mask=mask.long()).last_hidden_state
+        return hidden[mask]
 
     def values(self, hidden: Tensor) -> Tensor:
         """[..., H] hidden states at the ends of prompts to [...] state values."""
@@ -208,41 +244,48 @@ class ValueHeadLLM(nn.Module):
 
     @torch.no_grad()
     def settle_layout(self) -> None:
-        """Compares the shared layout with the model's own forward pass, on a few tokens; where the model cannot do it
-        (no cache, masks of its own, positions that it counts itself), runs every sequence whole from then on, and says so.
+        """Takes the first layout that gives what the model's own forward pass gives, on a few tokens. The last, every
+        sequence whole, is for models without a cache, with masks of their own, or which count positions themselves, and
+        it says so.
 
         Raises:
             ValueError: if that differs too, so that this model scales its logits in a way of its own.
         """
-        shared = self._layout_gap()
-        if shared <= LARGEST_LAYOUT_GAP:
+        own = self._own_logprobs()
+        with suppress(KeyError, ValueError):
+            use_tree_attention(self.causal_lm)
+            self.layout = "tree"
+            if self._layout_gap(own) <= LARGEST_LAYOUT_GAP:
+                return
+        restore_attention(self.causal_lm)
+        self.layout = "rows"
+        if self._layout_gap(own) <= LARGEST_LAYOUT_GAP:
             return
-        self.can_share = self.share = False
-        whole = self._layout_gap()
-        if whole > LARGEST_LAYOUT_GAP:
+        self.layout = "whole"
+        gap = self._layout_gap(own)
+        kind = self.causal_lm.config.model_type
+        if gap > LARGEST_LAYOUT_GAP:
             raise ValueError(
-                f"{self.name}: log-probabilities computed by lgym differ from the model's own by {whole:.2g}. Its "
-                f"architecture ({self.causal_lm.config.model_type}) scales its logits in a way of its own; please report it."
+                f"{self.name}: log-probabilities computed by lgym differ from the model's own by {gap:.2g}. Its "
+                f"architecture ({kind}) scales its logits in a way of its own; please report it."
             )
         warnings.warn(
-            f"{self.name} ({self.causal_lm.config.model_type}) does not take shared prefixes, so every sequence is run "
-            "whole: the same results, more slowly.",
+            f"{self.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more "
+            "slowly.",
             stacklevel=2,
         )
 
-    def _layout_gap(self) -> float:
-        """Largest difference of log-probabilities from the model's own forward pass; infinite where ours fails."""
-        ids = torch.arange(3, 11).tolist()
-        branch = [*ids[:6], 12, 13]
+    def _own_logprobs(self) -> list[Tensor]:
+        """[3, 20] log-probabilities by the model's own forward pass, for each of the probes."""
+        logits = [self.causal_lm(input_ids=torch.tensor([probe], device=self.device)).logits for probe in PROBES]
+        return [own[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for own in logits]
+
+    def _layout_gap(self, own: list[Tensor]) -> float:
+        """Largest difference of log-probabilities from the model's own; infinite where ours fail."""
         try:
-            states, index = self.hidden_states([tuple(ids), tuple(branch)], [6, 6], row_length=64)
+            states, index = self.hidden_states(PROBES, [PROBE_PROMPT] * len(PROBES), row_length=64)
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
             return float("inf")
-        gap = 0.0
-        for sequence, rows in zip((ids, branch), index, strict=True):
-            hidden = states[rows]
-            own = self.causal_lm(input_ids=torch.tensor([sequence], device=self.device)).logits[0, 5:].float()
-            targets = torch.arange(20, device=self.device).expand(len(hidden), -1)
-            ours = self.chosen_logits(hidden, targets) - self.log_normalisers(hidden)[:, None]
-            gap = max(gap, float((ours - own.log_softmax(-1)[:, :20]).abs().max()))
-        return gap
+        targets = torch.arange(20, device=self.device).expand(len(states), -1)
+        ours = self.chosen_logits(states, targets) - self.log_normalisers(states)[:, None]
+        return max(float((ours[rows] - theirs).abs().max()) for rows, theirs in zip(index, own, strict=True))

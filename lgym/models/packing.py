@@ -31,7 +31,12 @@ class PackedRows:
     depths: Tensor  # [R, L] int64, distance from the start of the sequence
     attends: Tensor  # [R, L, L] bool, whether the token at place i sees the token at place j
     lengths: tuple[int, ...]  # tokens of each row
-    places: tuple[tuple[int, ...], ...]  # per sequence: the flat place r * L + l of each of its tokens
+    places: tuple[tuple[int, ...], ...]  # per sequence: the number of each of its tokens, counted row by row without padding
+
+    @property
+    def filled(self) -> Tensor:
+        """[R, L] bool: the places that hold a token."""
+        return torch.arange(self.token_ids.shape[1]) < torch.tensor(self.lengths)[:, None]
 
     @property
     def real_tokens(self) -> int:
@@ -104,12 +109,13 @@ def _assemble(rows: list[_Row], placed: list[tuple[int, list[int]]]) -> PackedRo
         for place, parent in enumerate(row.parents):
             if parent >= 0:
                 attends[r, place] |= attends[r, parent]
+    before = np.cumsum([0] + [len(row.tokens) for row in rows]).tolist()
     return PackedRows(
         token_ids=torch.from_numpy(token_ids),
         depths=torch.from_numpy(depths),
         attends=torch.from_numpy(attends),
         lengths=tuple(len(row.tokens) for row in rows),
-        places=tuple(tuple(r * length + place for place in places) for r, places in placed),
+        places=tuple(tuple(before[r] + place for place in places) for r, places in placed),
     )
 
 

@@ -58,7 +58,7 @@ class CandidatePolicy(nn.Module):
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
-        llm.share = self.share_prefixes and llm.can_share
+        llm.share = self.share_prefixes
         self.llm = llm
 
     def forward(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor]:

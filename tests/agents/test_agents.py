@@ -1,13 +1,13 @@
 """What every built-in agent promises, and the defaults of `TextAgent`."""
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
 
 import lgym.agents
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
-from lgym.agents.cartpole import ANGLE, PLACE, TURNING
-from lgym.agents.words import NUMBERS
 from lgym.envs import blackjack
 
 ENV_OF = {BlackjackAgent: "Blackjack-v1", CartPoleAgent: "CartPole-v1"}
@@ -193,26 +193,42 @@ def test_actions_in_one_string_are_refused():
             actions = "hit"
 
 
-def test_cartpole_in_words():
-    """Position 1.2 m is 2.4 halves, speed -0.9 is 1.8, angle 0.1 rad is 5.7 degrees, turning -0.1 rounds away."""
-    text = CartPoleAgent().format_observation(np.array([1.2, -0.9, 0.1, -0.1], dtype=np.float32))
-    assert text == "pole right six turning middle, cart right two moving left two"
+@pytest.mark.parametrize(
+    ("observation", "text"),
+    [
+        ([0.0, 0.39, 0.01, -0.2], "cart middle still, pole upright still"),
+        ([0.4, -0.4, 0.0175, 0.25], "cart right moving left, pole slightly right turning right slowly"),
+        ([-1.3, 1.2, -0.06, -0.75], "cart far left moving right fast, pole left turning left"),
+        ([1.2, -3.0, 0.2, 1.5], "cart far right moving left fast, pole far right turning right fast"),
+    ],
+)
+def test_cartpole_in_words(observation, text):
+    """0.0175 rad are 1.003 degrees, 0.06 are 3.4, 0.2 are 11.5."""
+    assert CartPoleAgent().format_observation(np.array(observation)) == text
 
 
 def test_cartpoles_words_are_precise_enough_for_every_step():
-    """A rule on nothing but the words (angle + 0.1 s * turning + 0.1 s/m * speed) balances to the end."""
-    units = {"pole": ANGLE, "turning": 0.1 * TURNING, "cart": 0.0, "moving": 0.1 * PLACE}
+    """A rule on nothing but the words (lean + turning + a little of the cart's speed and place) balances to the end."""
+    sizes = {"slowly": 1.0, "": 2.0, "fast": 4.0}
     agent, env = CartPoleAgent(), gymnasium.make("CartPole-v1")
     for seed in range(5):
         observation, _ = env.reset(seed=seed)
         steps, over = 0, False
         while not over:
-            words = agent.format_observation(observation).replace(",", "").split()
-            lean, what = 0.0, ""
-            for word, following in zip(words, [*words[1:], ""], strict=True):
-                what = word if word in units else what
-                if word in ("left", "right"):
-                    lean += (1 if word == "right" else -1) * units[what] * NUMBERS.index(following)
-            observation, _, terminated, truncated, _ = env.step(int(lean > 0))
+            cart, pole = agent.format_observation(observation).split(", ")
+            push = 2.0 * _signed(pole, r"pole (slightly|far|) ?(left|right)", {"slightly": 1.0, "": 2.0, "far": 4.0})
+            push += 7.2 * _signed(pole, r"turning (left|right) ?(slowly|fast|)", sizes) / 2
+            push += 2.3 * _signed(cart, r"cart (far|) ?(left|right)", {"": 1.0, "far": 2.0})
+            push += 4.6 * _signed(cart, r"moving (left|right) ?(fast|)", {"": 1.0, "fast": 2.0})
+            observation, _, terminated, truncated, _ = env.step(int(push > 0))
             steps, over = steps + 1, terminated or truncated
         assert steps == 500
+
+
+def _signed(text, pattern, sizes):
+    """The size that the words name, negative to the left, 0 where they name none."""
+    match = re.search(pattern, text)
+    if match is None:
+        return 0.0
+    side, size = match.groups() if match[1] in ("left", "right") else reversed(match.groups())
+    return sizes[size] * (1 if side == "right" else -1)

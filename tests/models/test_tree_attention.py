@@ -1,0 +1,107 @@
+"""Attention over trees: equal to what every model computes by itself, whatever its attention has of its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from helpers import tiny
+from lgym.models import LLMConfig, LoraSettings
+from lgym.models.build import wrap
+from lgym.models.registry import DEFAULT
+from lgym.models.tree_attention import _added, _attend_fused, _attend_written_out
+
+SEQUENCES = [(1, 2, 3, 4, 5, 6, 7, 20, 21), (1, 2, 3, 4, 5, 6, 7, 20, 22, 23), (1, 2, 3, 4, 5, 6, 30), (1, 2, 3, 4, 5, 9)]
+PROMPTS = [8, 8, 7, 6]
+SIZES = {"vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+FAMILIES = {
+    "gemma2": (transformers.Gemma2Config, {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64}, "tree"),
+    "qwen3": (transformers.Qwen3Config, {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64}, "tree"),
+    "gpt_neox": (transformers.GPTNeoXConfig, {"intermediate_size": 64}, "tree"),
+    "gpt2": (transformers.GPT2Config, {}, "tree"),
+    "stablelm": (transformers.StableLmConfig, {"num_key_value_heads": 4, "intermediate_size": 64}, "rows"),
+    "gpt_oss": (
+        transformers.GptOssConfig,
+        {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1},
+        "rows",
+    ),
+}
+
+
+def model_of(family):
+    """A tiny random model; weights large enough that positions and masks matter."""
+    make, settings, layout = FAMILIES[family]
+    config = make(**SIZES, **settings, initializer_range=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return model.to(torch.float32 if family == "gpt_oss" else torch.float64).eval(), layout  # its experts know no float64
+
+
+def wrapped(model):
+    settings = LLMConfig(model="tiny", lora=LoraSettings(r=2, target_modules="all-linear"))
+    return wrap(model, tiny.tokenizer(), settings, DEFAULT)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_its_own_hidden_states(family):
+    """Soft caps, windows, partial rotation, learned positions: what a family has of its own must come through."""
+    model, layout = model_of(family)
+    llm = wrapped(model)
+    assert llm.layout == layout
+    states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=12)
+    for sequence, prompt, rows in zip(SEQUENCES, PROMPTS, index, strict=True):
+        own = llm.causal_lm.base_model(input_ids=torch.tensor([sequence])).last_hidden_state[0, prompt - 1 :]
+        torch.testing.assert_close(states[rows], own, rtol=1e-5, atol=1e-5)
+
+
+def gradients(llm, layout):
+    """Of a sum over all states, by parameter; adapters are not zero."""
+    llm.layout = layout
+    llm.zero_grad()
+    states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=12)
+    sum((k + 1) * states[rows].cos().sum() for k, rows in enumerate(index)).backward()
+    return [p.grad.clone() for name, p in llm.named_parameters() if "lora" in name]
+
+
+def test_all_layouts_have_the_same_gradients():
+    """A prefix without gradient, or padding that leaks into keys, shows here."""
+    llm = tiny.llm(dtype=torch.float64)
+    assert llm.layout == "tree"
+    whole = gradients(llm, "whole")
+    assert max(float(g.abs().max()) for g in whole) > 1e-3
+    for layout in ("tree", "rows"):
+        for ours, plain in zip(gradients(llm, layout), whole, strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-3, atol=2e-5)  # transformers attends in fp32
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
+    """What GPUs run, on the CPU: outputs and gradients, grouped heads included."""
+    q = torch.randn(3, 4, 6, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(3, 7, kv_heads, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    sees = torch.rand(3, 1, 4, 7) < 0.6
+    sees[..., 0] = True
+    ours = _attend_written_out(q, k, v, _added(sees, 6, kv_heads, torch.float64), 0.3, None)
+    fused = _attend_fused(q, k, v, sees, 0.3)
+    torch.testing.assert_close(ours, fused)
+    weights = torch.randn_like(ours)
+    for mine, theirs in zip(
+        torch.autograd.grad((ours * weights).sum(), (q, k, v)),
+        torch.autograd.grad((fused * weights).sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_calls_without_a_tree_go_the_models_own_way():
+    """Whoever takes the trained model out of lgym, to generate with it, must find it as it was."""
+    llm, plain = tiny.llm(), tiny.causal_lm()
+    ids, mask = torch.tensor([[0, 0, 5, 6, 7], [5, 6, 7, 8, 9]]), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    with llm.reference():
+        ours = llm.causal_lm.generate(input_ids=ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
+        torch.testing.assert_close(
+            llm.causal_lm(ids, attention_mask=mask).logits[1], plain(ids, attention_mask=mask).logits[1]
+        )
+    theirs = plain.generate(input_ids=ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
+    assert ours.tolist() == theirs.tolist()
