@@ -2,12 +2,11 @@
 
     python scripts/bench.py                                    # every task
     python scripts/bench.py --task blackjack --json bench.json --profile trace.json
-
-`scripts/bench_peers.py` times it beside another library.
+    python scripts/bench.py --peer llamagym --task blackjack cartpole-exact      # beside another library, in turns
 
 Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters, head or sharing,
-at the best of a few shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and
-optimizer included. Rates are medians over rollouts; the first rollout warms up and is not counted.
+at the best of a few shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling,
+loss, gradients and optimizer included. Rates are medians over rollouts; the first rollout warms up and is not counted.
 
     steps/s        environment steps by the time of playing, of updating, or of both
     distinct t/s   tokens that the model really computed, by the same time
@@ -35,6 +34,8 @@ from typing import Any
 
 import lightning as L
 import torch
+from peers import PEERS, compare
+from peers import table as peer_table
 from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent
@@ -182,7 +183,7 @@ class MeteredPPO(PPO):
 
 
 def roofline(name: str, dtype: torch.dtype, device: torch.device, repeat: int) -> tuple[float, float]:
-    """Tokens a second of the model as transformers loads it, weights frozen: forward, and forward + backward to the input."""
+    """Tokens a second of the model as transformers loads it, frozen: forward, and forward + backward to the input."""
     model, _ = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)
     model.requires_grad_(False).to(device)
     embed = model.get_input_embeddings()
@@ -306,9 +307,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeat", type=int, default=3, help="rollouts that are counted, and tries of the roofline")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument("--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing")
+    parser.add_argument("--peer", choices=PEERS, help="only time this library and lgym, in turns, `repeat` times")
+    parser.add_argument("--peer-seconds", type=float, default=60, help="least time of one of the peer's turns")
     options = parser.parse_args(arguments)
     if options.repeat < 1:
         parser.error(f"--repeat is {options.repeat}; it must be 1 or more")
+    if options.peer is not None:
+        results = compare(options.peer, options.task, options.model, rounds=options.repeat, seconds=options.peer_seconds)
+        print(peer_table(results))
+        _write(options.json, [asdict(result) for result in results])
+        return
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     accelerator = L.Trainer(accelerator=options.accelerator, devices=1, logger=False, enable_checkpointing=False)
@@ -329,8 +337,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     steps.update()
     steps.close()
     print(table(report))
-    if options.json is not None:
-        options.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    _write(options.json, asdict(report))
+
+
+def _write(file: Path | None, content: Any) -> None:
+    if file is not None:
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import bench
+import peers
 
 
 def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys):
@@ -34,3 +35,34 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys):
     assert 50 < result["distinct_contexts"] <= 280
     assert "blackjack" in capsys.readouterr().out
     assert json.loads((tmp_path / "trace-blackjack.json").read_text())["traceEvents"]
+
+
+class Snail:
+    """A peer of 4, 2 and 3 steps a second."""
+
+    rates = iter((4.0, 2.0, 3.0))
+
+    @staticmethod
+    def set_up():
+        return Path("python")
+
+    @staticmethod
+    def export_model(name, folder):
+        (folder / "model").write_text(name)
+
+    @classmethod
+    def rate(cls, python, folder, task, seconds):
+        assert (folder / "model").read_text() == "tiny"
+        return next(cls.rates)
+
+
+def test_a_peer_is_timed_in_turns(monkeypatch, tmp_path, capsys):
+    """The ratio is that of the medians: 600 by 3."""
+    ours = iter((500.0, 700.0, 600.0))
+    monkeypatch.setitem(peers.PEERS, "snail", Snail)
+    monkeypatch.setattr(peers, "_our_rate", lambda model, task: next(ours))
+    arguments = "--peer snail --task blackjack --model tiny --repeat 3 --json".split()
+    bench.main([*arguments, str(tmp_path / "p.json")])
+    assert " 200\n" in capsys.readouterr().out
+    (result,) = json.loads((tmp_path / "p.json").read_text())
+    assert result["theirs"] == [4.0, 2.0, 3.0]

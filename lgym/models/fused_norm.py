@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 
 class RMSNormMap(torch.autograd.Function):
-    """The map above for x [..., H] and a frozen w [H]; computes in at least fp32, answers in the wider precision of the two."""
+    """The map above for x [..., H] and a frozen w [H]; computes in at least fp32, answers in the wider of the two."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:

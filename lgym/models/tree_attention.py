@@ -1,7 +1,7 @@
 """Attention for all tokens of a batch in one row: those of the common prefix, then those of every packed row, unpadded.
 
-Linear layers and norms see the row as it is, without padding and with the prefix among the rest. Only attention lays the tokens
-out again as rows, each behind the prefix's keys and values:
+Linear layers and norms see the row as it is, without padding and with the prefix among the rest. Only attention lays the
+tokens out again as rows, each behind the prefix's keys and values:
 
     query  [1, heads, P + N, d]  ->  P tokens, causal  |  R rows of L places over the keys of [P + L]
 
@@ -56,7 +56,7 @@ class Tree:
         return self.sees.shape[0]
 
     def added(self, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-        """[R * kv_heads, (heads / kv_heads) * L, P + L]: what is added to scores, 0 or the least number; made once a pass."""
+        """[R * kv_heads, (heads / kv_heads) * L, P + L]: what is added to scores, 0 or the least number."""
         key = heads, kv_heads, dtype
         if key not in self._added:
             self._added[key] = _added(self.sees, heads, kv_heads, dtype)
