@@ -61,7 +61,7 @@ def test_a_peer_is_timed_in_turns(monkeypatch, tmp_path, capsys):
     ours = iter((500.0, 700.0, 600.0))
     monkeypatch.setitem(peers.PEERS, "snail", Snail)
     monkeypatch.setattr(peers, "_our_rate", lambda model, task: next(ours))
-    arguments = "--peer snail --task blackjack --model tiny --repeat 3 --json".split()
+    arguments = ["--peer", "snail", "--task", "blackjack", "--model", "tiny", "--repeat", "3", "--json"]
     bench.main([*arguments, str(tmp_path / "p.json")])
     assert " 200\n" in capsys.readouterr().out
     (result,) = json.loads((tmp_path / "p.json").read_text())

@@ -17,6 +17,7 @@ from lgym.models.fused_lora import fuse_lora
 from lgym.models.fused_norm import fuse_norms
 from lgym.models.gguf import converted_folder
 from lgym.models.llm import ValueHeadLLM
+from lgym.models.probe import settle_layout
 from lgym.models.registry import ModelEntry, find_entry
 
 PLAIN_TEMPLATE = (
@@ -71,7 +72,7 @@ def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: Model
         value_hidden_size=config.value_hidden_size,
         use_cache=not config.gradient_checkpointing,  # transformers keeps no keys and values while checkpointing
     )
-    llm.settle_layout()
+    settle_layout(llm)
     return llm
 
 

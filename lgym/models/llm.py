@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -14,18 +13,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
-from lgym.models.tree_attention import Tree, restore_attention, use_tree_attention
+from lgym.models.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
 
 SHORTEST_SHARED_PREFIX = 4
 """A shorter prefix is not worth a forward pass of its own."""
-
-PROBE_PROMPT = 6
-PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
-"""Two sequences with a prompt in common, on which layouts are compared."""
-
-LARGEST_LAYOUT_GAP = 0.5
-"""In nats; what rounding to bf16 in another order may come to."""
 
 
 class ValueHeadLLM(nn.Module):
@@ -127,22 +119,33 @@ class ValueHeadLLM(nn.Module):
             [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows of them that are its
             own, the first being that of the prompt's last token.
         """
-        share = self.share and self.layout != "whole"
-        prefix = sequences[0][: self._prefix_length(sequences, prompt_lengths)] if share else ()
-        packed = pack([tuple(sequence[len(prefix) :]) for sequence in sequences], row_length=row_length, share=share)
-        if not share:
+        prefix, packed = self.share_out(sequences, prompt_lengths, row_length=row_length)
+        if not self._shares:
             hidden = self._run_whole(packed)
         elif self.layout == "tree":
-            hidden = self._run_tree(prefix, packed)
+            hidden = self.run_tree(prefix, packed)
         else:
             hidden = self._run_rows(prefix, packed)
-        self.tokens_computed += packed.real_tokens
-        self.places_computed += packed.token_ids.numel()
         starts = [length - 1 - len(prefix) for length in prompt_lengths]
         wanted = [places[start:] for places, start in zip(packed.places, starts, strict=True)]
         distinct = {place: k for k, place in enumerate(dict.fromkeys(place for places in wanted for place in places))}
         states = hidden[torch.tensor(list(distinct), device=self.device)]
         return states, [[distinct[place] for place in places] for places in wanted]
+
+    @property
+    def _shares(self) -> bool:
+        return self.share and self.layout != "whole"
+
+    def share_out(
+        self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int
+    ) -> tuple[Path, PackedRows]:
+        """The prefix that all sequences have in common, and their rests, packed."""
+        prefix = sequences[0][: self._prefix_length(sequences, prompt_lengths)] if self._shares else ()
+        rests = [tuple(sequence[len(prefix) :]) for sequence in sequences]
+        packed = pack(rests, row_length=row_length, share=self._shares)
+        self.tokens_computed += packed.real_tokens
+        self.places_computed += packed.token_ids.numel()
+        return prefix, packed
 
     def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
         """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
@@ -170,9 +173,9 @@ class ValueHeadLLM(nn.Module):
         self.tokens_computed += tokens
         self.places_computed += tokens
 
-    def _run_tree(self, prefix: Path, packed: PackedRows) -> Tensor:
+    def run_tree(self, prefix: Path, packed: PackedRows, within: Callable[[Tree], Layout] = lambda tree: tree) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, which is run in the same pass, or while the weights are
-        fixed, once and kept."""
+        fixed, once and kept. `within` puts the tree into a layout of the caller's."""
         keep = self._remembers and self.use_cache and not torch.is_grad_enabled()
         cache = self._prefix_cache(prefix) if prefix and keep else None
         ids, positions = packed.token_ids[packed.filled], packed.depths[packed.filled] + len(prefix)
@@ -180,16 +183,26 @@ class ValueHeadLLM(nn.Module):
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self._count(len(prefix))
+        tree = within(Tree.over(packed, len(prefix), self.device))
+        hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
+        return hidden[len(hidden) - packed.real_tokens :]
+
+    def run_next(self, token_ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """[n, H] hidden states of n tokens, each of which goes on where the layout says."""
+        self._count(len(token_ids))
+        return self._run_row(token_ids, positions, layout, None)
+
+    def _run_row(self, token_ids: Tensor, positions: Tensor, layout: Layout, cache: Any) -> Tensor:
+        """[n, H] hidden states of one row of n tokens."""
         body: Any = self.causal_lm.base_model
-        hidden = body(
-            input_ids=ids[None].to(self.device),
-            position_ids=positions[None].to(self.device),
+        return body(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
             attention_mask=torch.zeros((1, 1, 1, 1), device=self.device),  # ready made, so none is made from positions
             past_key_values=cache,
             use_cache=cache is not None,
-            tree=Tree.over(packed, len(prefix), self.device),
+            layout=layout,
         ).last_hidden_state[0]
-        return hidden[len(hidden) - packed.real_tokens :]
 
     def _run_rows(self, prefix: Path, packed: PackedRows) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, whose keys and values every row gets a copy of."""
@@ -234,58 +247,14 @@ class ValueHeadLLM(nn.Module):
 
     def log_normalisers(self, hidden: Tensor) -> Tensor:
         """[B, H] to [B]: the log of the softmax's denominator over the whole vocabulary, at least fp32."""
+        return self.logits(hidden).logsumexp(-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] to [..., V], at least fp32."""
         logits = self._cap(self.causal_lm.get_output_embeddings()(hidden))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _cap(self, logits: Tensor) -> Tensor:
         """Gemma's soft cap on the logits (2024, arXiv:2408.00118, section 2), where the model has one."""
         cap = getattr(self.causal_lm.config.get_text_config(), "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
-
-    @torch.no_grad()
-    def settle_layout(self) -> None:
-        """Takes the first layout that gives what the model's own forward pass gives, on a few tokens. The last, every
-        sequence whole, is for models without a cache, with masks of their own, or which count positions themselves, and
-        it says so.
-
-        Raises:
-            ValueError: if that differs too, so that this model scales its logits in a way of its own.
-        """
-        own = self._own_logprobs()
-        with suppress(KeyError, ValueError):
-            use_tree_attention(self.causal_lm)
-            self.layout = "tree"
-            if self._layout_gap(own) <= LARGEST_LAYOUT_GAP:
-                return
-        restore_attention(self.causal_lm)
-        self.layout = "rows"
-        if self._layout_gap(own) <= LARGEST_LAYOUT_GAP:
-            return
-        self.layout = "whole"
-        gap = self._layout_gap(own)
-        kind = self.causal_lm.config.model_type
-        if gap > LARGEST_LAYOUT_GAP:
-            raise ValueError(
-                f"{self.name}: log-probabilities computed by lgym differ from the model's own by {gap:.2g}. Its "
-                f"architecture ({kind}) scales its logits in a way of its own; please report it."
-            )
-        warnings.warn(
-            f"{self.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more "
-            "slowly.",
-            stacklevel=2,
-        )
-
-    def _own_logprobs(self) -> list[Tensor]:
-        """[3, 20] log-probabilities by the model's own forward pass, for each of the probes."""
-        logits = [self.causal_lm(input_ids=torch.tensor([probe], device=self.device)).logits for probe in PROBES]
-        return [own[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for own in logits]
-
-    def _layout_gap(self, own: list[Tensor]) -> float:
-        """Largest difference of log-probabilities from the model's own; infinite where ours fail."""
-        try:
-            states, index = self.hidden_states(PROBES, [PROBE_PROMPT] * len(PROBES), row_length=64)
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
-            return float("inf")
-        targets = torch.arange(20, device=self.device).expand(len(states), -1)
-        ours = self.chosen_logits(states, targets) - self.log_normalisers(states)[:, None]
-        return max(float((ours[rows] - theirs).abs().max()) for rows, theirs in zip(index, own, strict=True))

@@ -6,14 +6,14 @@ tokens out again as rows, each behind the prefix's keys and values:
     query  [1, heads, P + N, d]  ->  P tokens, causal  |  R rows of L places over the keys of [P + L]
 
 It is registered with transformers under a name of its own, so that a model calls it in place of its own attention, and steps
-aside for every call that brings no `tree`.
+aside for every call that brings no layout.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,16 @@ from lgym.models.packing import PackedRows
 PREFIX = "lgym_tree_over_"
 
 
+class Layout(Protocol):
+    """How the tokens of one row attend to each other, and to what was computed before."""
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
+        """[Q, heads, d] queries, [K, kv_heads, d] keys and values of a layer's attention module to [Q, heads, d]."""
+        ...
+
+
 @dataclass(frozen=True)
-class Tree:
+class Tree(Layout):
     """Where the N tokens behind a prefix of P lie in R rows of L places, and what each sees."""
 
     prefix_length: int
@@ -54,6 +62,17 @@ class Tree:
     @property
     def rows(self) -> int:
         return self.sees.shape[0]
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
+        """Keys and values are those of the prefix and of the N tokens; the queries are so too, or only the N, if the prefix
+        was run before."""
+        prefix, fresh = self.prefix_length, len(q) - len(self.places)
+        out = _collect(_rows(q[fresh:], k, v, self, scale, softcap), self)
+        if not fresh:
+            return out
+        seen = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
+        added = _added(seen, q.shape[1], k.shape[1], q.dtype)
+        return torch.cat([_attend(q[None, :fresh], k[None, :prefix], v[None, :prefix], seen, added, scale, softcap)[0], out])
 
     def added(self, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
         """[R * kv_heads, (heads / kv_heads) * L, P + L]: what is added to scores, 0 or the least number."""
@@ -94,31 +113,22 @@ def tree_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *args: Any,
-    tree: Tree | None = None,
+    layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of one row of tokens, as transformers' attention functions: [1, heads, Q, d] to [1, Q, heads, d].
 
-    Keys and values are those of the prefix and of the N tokens; the queries are so too, or only the N, if the prefix
-    was run before.
-
     Raises:
-        ValueError: if the model asks for what trees do not have (attention sinks).
+        ValueError: if the model asks for what layouts do not have (attention sinks).
     """
-    if tree is None:
+    if layout is None:
         return _own_attention(module)(module, query, key, value, attention_mask, *args, **kwargs)
     if kwargs.get("s_aux") is not None:
-        raise ValueError("Attention sinks are not supported with trees.")
+        raise ValueError("Attention sinks are not supported in this layout.")
     scale, softcap = kwargs.get("scaling"), kwargs.get("softcap")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))  # [Q or P + N, heads, d]
-    prefix, fresh = tree.prefix_length, len(q) - len(tree.places)
-    out = _collect(_rows(q[fresh:], k, v, tree, scale, softcap), tree)
-    if fresh:
-        seen = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
-        added = _added(seen, q.shape[1], k.shape[1], q.dtype)
-        out = torch.cat([_attend(q[None, :fresh], k[None, :prefix], v[None, :prefix], seen, added, scale, softcap)[0], out])
-    return out[None], None
+    return layout.attend(module, q, k, v, scale, softcap)[None], None
 
 
 def _rows(q: Tensor, k: Tensor, v: Tensor, tree: Tree, scale: float, softcap: float | None) -> Tensor:

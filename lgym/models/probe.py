@@ -1,0 +1,69 @@
+"""Which layout of shared tokens a model can do: tried out, not looked up."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.tree_attention import restore_attention, use_tree_attention
+
+PROBE_PROMPT = 6
+PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
+"""Two sequences with a prompt in common, on which layouts are compared."""
+
+LARGEST_LAYOUT_GAP = 0.5
+"""In nats; what rounding to bf16 in another order may come to."""
+
+
+@torch.no_grad()
+def settle_layout(llm: ValueHeadLLM) -> None:
+    """Takes the first layout that gives what the model's own forward pass gives, on a few tokens. The last, every
+    sequence whole, is for models without a cache, with masks of their own, or which count positions themselves, and
+    it says so.
+
+    Raises:
+        ValueError: if that differs too, so that this model scales its logits in a way of its own.
+    """
+    own = _own_logprobs(llm)
+    with suppress(KeyError, ValueError):
+        use_tree_attention(llm.causal_lm)
+        llm.layout = "tree"
+        if _layout_gap(llm, own) <= LARGEST_LAYOUT_GAP:
+            return
+    restore_attention(llm.causal_lm)
+    llm.layout = "rows"
+    if _layout_gap(llm, own) <= LARGEST_LAYOUT_GAP:
+        return
+    llm.layout = "whole"
+    gap = _layout_gap(llm, own)
+    kind = llm.causal_lm.config.model_type
+    if gap > LARGEST_LAYOUT_GAP:
+        raise ValueError(
+            f"{llm.name}: log-probabilities computed by lgym differ from the model's own by {gap:.2g}. Its "
+            f"architecture ({kind}) scales its logits in a way of its own; please report it."
+        )
+    warnings.warn(
+        f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more slowly.",
+        stacklevel=2,
+    )
+
+
+def _own_logprobs(llm: ValueHeadLLM) -> list[Tensor]:
+    """[3, 20] log-probabilities by the model's own forward pass, for each of the probes."""
+    logits = [llm.causal_lm(input_ids=torch.tensor([probe], device=llm.device)).logits for probe in PROBES]
+    return [own[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for own in logits]
+
+
+def _layout_gap(llm: ValueHeadLLM, own: list[Tensor]) -> float:
+    """Largest difference of log-probabilities from the model's own; infinite where ours fail."""
+    try:
+        states, index = llm.hidden_states(PROBES, [PROBE_PROMPT] * len(PROBES), row_length=64)
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
+        return float("inf")
+    targets = torch.arange(20, device=llm.device).expand(len(states), -1)
+    ours = llm.chosen_logits(states, targets) - llm.log_normalisers(states)[:, None]
+    return max(float((ours[rows] - theirs).abs().max()) for rows, theirs in zip(index, own, strict=True))
