@@ -47,7 +47,7 @@ class Turn:
     """The learner's estimate of the return still to come, before acting."""
 
     probabilities: dict[str, float] = field(default_factory=dict)
-    """The policy's probability of each candidate."""
+    """The policy's probability of each candidate; empty where it spoke freely."""
 
 
 @dataclass
@@ -71,8 +71,25 @@ class Episode:
 class Policy(Protocol):
     """What the data side asks of a policy that chooses between candidates."""
 
+    speaks: bool
+    """Whether it writes free text (`SpeakingPolicy`) rather than choose."""
+
     def evaluate(self, contexts: Sequence[Any]) -> tuple[Any, Any]:
         """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]."""
+        ...
+
+
+class SpeakingPolicy(Protocol):
+    """What the data side asks of a policy that speaks freely."""
+
+    speaks: bool
+
+    def reply(self, contexts: Sequence[Any], seed: int | None) -> tuple[list[Any], Any]:
+        """A `Reply` to each context, equal ones or not, and state values [len(contexts)]; without a seed the likeliest."""
+        ...
+
+    def values(self, contexts: Sequence[Any]) -> Any:
+        """State values [U]."""
         ...
 
 
@@ -86,11 +103,16 @@ class Learner(Protocol):
 
     @property
     def context_length(self) -> int:
-        """The longest sequence that the model takes, in tokens."""
+        """The longest prompt that the policy takes, in tokens."""
         ...
 
-    def acting(self) -> AbstractContextManager[Policy]:
-        """Within, the policy is as it acts: no gradients, no dropout, the trainer's precision."""
+    @property
+    def speaks(self) -> bool:
+        """Whether the policy writes free text rather than choose between candidates."""
+        ...
+
+    def acting(self) -> AbstractContextManager[Any]:
+        """Within, the `Policy` or `SpeakingPolicy` is as it acts: no gradients, no dropout, the trainer's precision."""
         ...
 
     def prepare(self, rollout: Any) -> Any:

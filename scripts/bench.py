@@ -3,6 +3,7 @@
     python scripts/bench.py                                    # every task
     python scripts/bench.py --task blackjack --json bench.json --profile trace.json
     python scripts/bench.py --peer llamagym --task blackjack cartpole-exact      # beside another library, in turns
+    python scripts/bench.py --peer trl --task letters
 
 Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters, head or sharing,
 at the best of a few shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling,
@@ -34,66 +35,19 @@ from typing import Any
 
 import lightning as L
 import torch
+from metering import TASKS, MeteredPPO, Work
 from peers import PEERS, compare
 from peers import table as peer_table
 from tqdm import tqdm
 
-from lgym.agents import BlackjackAgent, CartPoleAgent
-from lgym.batch import Context, Rollout, TurnBatch
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig, build_llm
 from lgym.models.build import load_pretrained
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import find_entry
-from lgym.modules import PPO
-from lgym.policies import CandidatePolicy
 
 SHAPES = ((8, 64), (16, 64), (32, 64), (64, 32), (8, 128))
 """Rows and tokens that the roofline is looked for at."""
-
-
-class ExactCartPoleAgent(CartPoleAgent):
-    """The four numbers in hundredths: states hardly ever repeat, and every prompt is a distinct one."""
-
-    def format_observation(self, observation: Sequence[float]) -> str:
-        return "cart {} moving {}, pole {} turning {}".format(*(round(100 * float(part)) for part in observation))
-
-
-TASKS: dict[str, dict[str, Any]] = {
-    "blackjack": {
-        "env": "Blackjack-v1",
-        "agent": BlackjackAgent,
-        "num_envs": 1024,
-        "episodes_per_rollout": 20_000,
-        "minibatch_size": 32,
-    },
-    "cartpole": {
-        "env": "CartPole-v1",
-        "agent": CartPoleAgent,
-        "num_envs": 128,
-        "turns_per_rollout": 4096,
-        "minibatch_size": 64,
-    },
-    "cartpole-exact": {
-        "env": "CartPole-v1",
-        "agent": ExactCartPoleAgent,
-        "num_envs": 64,
-        "turns_per_rollout": 512,
-        "minibatch_size": 64,
-    },
-}
-
-
-@dataclass
-class Work:
-    """What one phase of one rollout took, and what it did."""
-
-    seconds: float = 0.0
-    model_seconds: float = 0.0
-    steps: int = 0
-    distinct_tokens: int = 0
-    places: int = 0
-    all_tokens: int = 0
 
 
 @dataclass
@@ -133,55 +87,6 @@ class Report:
     results: list[Result] = field(default_factory=list)
 
 
-class MeteredPPO(PPO):
-    """PPO that keeps account of what every rollout's playing and updating computed."""
-
-    def __init__(self, llm: ValueHeadLLM, profiler: Any = None) -> None:
-        super().__init__(llm=LLMConfig(model=llm.name), policy=CandidatePolicy(), value_warmup=0, target_kl=None)
-        self.policy.bind(llm)
-        self.rollouts: list[tuple[Work, Work, int]] = []
-        self._playing = Work()
-        self._profiler = profiler
-        evaluate = self.policy.evaluate
-
-        def metered(contexts: Sequence[Context]) -> Any:
-            begun, counts = time.perf_counter(), (llm.tokens_computed, llm.places_computed)
-            answer = evaluate(contexts)
-            self._playing.model_seconds += time.perf_counter() - begun
-            self._playing.distinct_tokens += llm.tokens_computed - counts[0]
-            self._playing.places += llm.places_computed - counts[1]
-            return answer
-
-        self.policy.evaluate = metered  # type: ignore[method-assign]
-
-    def prepare(self, rollout: Rollout) -> TurnBatch:
-        self._ended = time.perf_counter()
-        self._counts = self.policy.llm.tokens_computed, self.policy.llm.places_computed
-        sizes = torch.tensor([sum(len(c.prompt_ids) + len(ids) for ids in c.candidate_ids) for c in rollout.contexts])
-        self._all_tokens = int(sizes[rollout.context_ids[rollout.mask]].sum())
-        self._turns, self._contexts = int(rollout.mask.sum()), len(rollout.contexts)
-        self._playing.seconds = rollout.play_seconds
-        self._playing.steps, self._playing.all_tokens = self._turns, self._all_tokens
-        return super().prepare(rollout)
-
-    def on_train_epoch_end(self) -> None:
-        super().on_train_epoch_end()
-        seconds = time.perf_counter() - self._ended
-        llm, passes = self.policy.llm, self.trainer.datamodule.update_epochs  # type: ignore[attr-defined]
-        updating = Work(
-            seconds=seconds,
-            model_seconds=seconds,
-            steps=self._turns,
-            distinct_tokens=llm.tokens_computed - self._counts[0],
-            places=llm.places_computed - self._counts[1],
-            all_tokens=self._all_tokens * passes,
-        )
-        self.rollouts.append((self._playing, updating, self._contexts))
-        self._playing = Work()
-        if self._profiler is not None:
-            self._profiler.step()
-
-
 def roofline(name: str, dtype: torch.dtype, device: torch.device, repeat: int) -> tuple[float, float]:
     """Tokens a second of the model as transformers loads it, frozen: forward, and forward + backward to the input."""
     model, _ = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)
@@ -217,12 +122,14 @@ def _median_seconds(once: Callable[[], None], repeat: int, device: torch.device)
 def measure(task: str, report: Report, llm: ValueHeadLLM, *, repeat: int, accelerator: str, profile: Path | None) -> Result:
     """Plays and learns `repeat` rollouts after a first one."""
     options = dict(TASKS[task])
-    data = RolloutDataModule(agent=options.pop("agent")(), update_epochs=2, transcripts_per_rollout=0, **options)
+    make_module = options.pop("module", MeteredPPO)
+    options = {"update_epochs": 2, "transcripts_per_rollout": 0, **options}
+    data = RolloutDataModule(agent=options.pop("agent")(), **options)
     profiler = None
     if profile is not None:
         schedule = torch.profiler.schedule(wait=1, warmup=0, active=1)
         profiler = torch.profiler.profile(schedule=schedule)
-    module = MeteredPPO(llm, profiler)
+    module = make_module(llm, profiler)
     with tempfile.TemporaryDirectory() as folder:
         trainer = L.Trainer(
             default_root_dir=folder,
@@ -242,7 +149,7 @@ def measure(task: str, report: Report, llm: ValueHeadLLM, *, repeat: int, accele
             with profiler:
                 trainer.fit(module, data)
             profiler.export_chrome_trace(str(profile))
-    counted = module.rollouts[1:]
+    counted = module.meter.rollouts[1:]
     playing, updating, contexts = zip(*counted, strict=True)
     overall = [work.steps / (work.seconds + update.seconds) for work, update, _ in counted]
     return Result(

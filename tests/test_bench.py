@@ -14,12 +14,13 @@ import bench
 import peers
 
 
-def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys):
+@pytest.mark.parametrize("task", ["blackjack", "letters"])
+def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
     """Distinct tokens can be no more than all tokens, phases no faster than the whole."""
     monkeypatch.setattr(bench, "SHAPES", ((2, 8),))
     monkeypatch.setitem(bench.TASKS["blackjack"], "num_envs", 8)
     monkeypatch.setitem(bench.TASKS["blackjack"], "episodes_per_rollout", 64)
-    arguments = ["--task", "blackjack", "--model", str(model_folder), "--precision", "32-true", "--accelerator", "cpu"]
+    arguments = ["--task", task, "--model", str(model_folder), "--precision", "32-true", "--accelerator", "cpu"]
     bench.main([*arguments, "--repeat", "2", "--json", str(tmp_path / "b.json"), "--profile", str(tmp_path / "trace.json")])
     report = json.loads((tmp_path / "b.json").read_text())
     (result,) = report["results"]
@@ -32,9 +33,9 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys):
     bare = report["forward_tokens_per_s"]
     assert result["playing"]["of_roofline"] == pytest.approx(result["playing"]["distinct_tokens_per_s"] / bare)
     assert 0 < result["playing"]["in_the_model"] < 1
-    assert 50 < result["distinct_contexts"] <= 280
-    assert "blackjack" in capsys.readouterr().out
-    assert json.loads((tmp_path / "trace-blackjack.json").read_text())["traceEvents"]
+    assert result["distinct_contexts"] == 8 if task == "letters" else 50 < result["distinct_contexts"] <= 280
+    assert task in capsys.readouterr().out
+    assert json.loads((tmp_path / f"trace-{task}.json").read_text())["traceEvents"]
 
 
 class Snail:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lgym.types import ParsedAction
+
+Fallback = Literal["penalize", "random", "default", "repeat", "end_episode"]
+FALLBACKS: tuple[str, ...] = get_args(Fallback)
 
 
 class TextAgent(ABC):
@@ -29,6 +32,23 @@ class TextAgent(ABC):
     actions: Sequence[str] = ()
     """The names of a `Discrete` space's actions, in the order of their numbers from 0; empty where not needed."""
 
+    fallback: Fallback = "penalize"
+    """What happens when no action can be read from what the model said:
+
+    - penalize: the environment waits, the turn is paid `penalty`, and the same observation is shown again;
+    - random: any action of the environment's action space; default: `default_action`; repeat: the action before (at the
+      start of an episode, any);
+    - end_episode: the turn is paid `penalty` and the episode is over."""
+
+    penalty: float = -1.0
+    """In units of the environment's rewards."""
+
+    default_action: Any = None
+    """For `fallback = "default"`."""
+
+    patience: int = 5
+    """With `penalize`, unread replies in a row after which the episode is cut off."""
+
     @property
     @abstractmethod
     def system_prompt(self) -> str:
@@ -40,6 +60,8 @@ class TextAgent(ABC):
             raise TypeError(f"{cls.__name__}.system_prompt is a method: make it a string, or put @property above it")
         if isinstance(cls.__dict__.get("actions"), str):
             raise TypeError(f"{cls.__name__}.actions is one string, {cls.actions!r}: make it a tuple of names")
+        if cls.fallback not in FALLBACKS:
+            raise TypeError(f"{cls.__name__}.fallback is {cls.fallback!r}: choose one of {', '.join(FALLBACKS)}")
 
     @abstractmethod
     def format_observation(self, observation: Any) -> str:

@@ -83,7 +83,7 @@ class ContextBuilder:
                     f"between them (observation: {context.observation_text!r}). Word them differently."
                 )
             seen[ids] = text
-        longest = len(context.prompt_ids) + max(len(ids) for ids in context.candidate_ids)
+        longest = len(context.prompt_ids) + max((len(ids) for ids in context.candidate_ids), default=0)
         if longest > self._context_length:
             raise ValueError(
                 f"A prompt with its longest candidate has {longest} tokens, more than the model's {self._context_length}. "

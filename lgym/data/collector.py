@@ -11,8 +11,8 @@ import torch
 
 from lgym.batch import Rollout
 from lgym.data.slot import Slot
-from lgym.data.table import ContextTable
-from lgym.types import Episode, Policy, Turn
+from lgym.data.table import ContextTable, ReplyTable
+from lgym.types import Episode
 
 Progress = Callable[[int, int], None]
 """Told how many episodes (or turns) have been played, and of how many."""
@@ -21,16 +21,18 @@ Progress = Callable[[int, int], None]
 class Collector:
     """Keeps the environments of one stage and counts their episodes.
 
-    Episode k of a collector is reset with seed `first_seed + k`, whichever slot plays it.
+    Episode k of a collector is reset with seed `first_seed + k // group_size`, whichever slot plays it.
     """
 
-    def __init__(self, slots: Sequence[Slot], first_seed: int, kept_transcripts: int = 0) -> None:
+    def __init__(self, slots: Sequence[Slot], first_seed: int, kept_transcripts: int = 0, group_size: int = 1) -> None:
         """
         Args:
             slots: the environments.
             first_seed: reset seed of the first episode.
             kept_transcripts: of how many episodes a rollout to keep the text.
+            group_size: how many episodes in a row start from the same seed.
         """
+        self._group_size = group_size
         self._slots = list(slots)
         self._first_seed = first_seed
         self._kept_transcripts = kept_transcripts
@@ -40,7 +42,7 @@ class Collector:
 
     def play(
         self,
-        policy: Policy,
+        policy: Any,
         rng: np.random.Generator | None,
         *,
         episodes: int | None = None,
@@ -50,14 +52,15 @@ class Collector:
         """Plays so many whole episodes, or so many turns wherever episodes then stand.
 
         Args:
-            policy: fixed while this plays.
+            policy: a `Policy` or `SpeakingPolicy`, fixed while this plays.
             rng: what actions are sampled with; `None` plays greedily.
             episodes: episodes to start and to finish.
             turns: turns to play over all environments, a multiple of their number; episodes go on in the next rollout.
             progress: called after every step of the environments.
         """
         started = time.perf_counter()
-        recorder = _Recorder(ContextTable(policy), len(self._slots))
+        table = ReplyTable(policy) if policy.speaks else ContextTable(policy)
+        recorder = _Recorder(table, len(self._slots))
         last_episode = None if episodes is None else self._episodes_started + episodes
         self.transcripts = []
         self._transcripts_wanted = self._kept_transcripts
@@ -82,19 +85,20 @@ class Collector:
         """One turn in each of the playing environments."""
         table = recorder.table
         numbers = np.array([table.number(self._slots[i].context) for i in playing])
-        table.evaluate()
-        choices = table.choose(numbers, rng)
-        outcomes: list[tuple[float, bool, bool, int]] = []
-        for i, number, choice in zip(playing, numbers.tolist(), choices.tolist(), strict=True):
-            slot, context = self._slots[i], table.contexts[number]
-            reward, terminated, truncated = slot.step(context.candidates[choice])
-            outcomes.append((reward, terminated, truncated, -1 if terminated else table.number(slot.context)))
+        choices, answers = table.act(numbers, rng)
+        origins = [(self._slots[i].number, self._slots[i].seed) for i in playing]
+        outcomes: list[tuple[float, bool, bool, bool, int]] = []
+        for i, number, choice, answer in zip(playing, numbers.tolist(), choices.tolist(), answers, strict=True):
+            slot = self._slots[i]
+            reward, terminated, truncated = slot.step(answer)
+            following = -1 if terminated else table.number(slot.context)
+            outcomes.append((reward, terminated, truncated, slot.parsed, following))
             if slot.transcript is not None:
-                slot.record(_turn(table, number, choice, reward), terminated, truncated)
+                slot.record(table.turn(number, choice, reward), terminated, truncated)
             if not slot.live:
                 recorder.finish(slot)
                 self._start(slot, last_episode)
-        recorder.add(playing, numbers, choices, outcomes)
+        recorder.add(playing, numbers, choices, origins, outcomes)
 
     def _start(self, slot: Slot, last_episode: int | None) -> None:
         """Starts the next episode in the slot, unless the rollout has had all of its episodes."""
@@ -105,7 +109,8 @@ class Collector:
             return
         keep = self._transcripts_wanted > 0
         self._transcripts_wanted -= keep
-        slot.reset(self._first_seed + self._episodes_started, keep_transcript=keep)
+        seed = self._first_seed + self._episodes_started // self._group_size
+        slot.reset(seed, number=self._episodes_started, keep_transcript=keep)
         self._episodes_started += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,7 +143,7 @@ class Collector:
 class _Recorder:
     """Columns of turns, a step of all playing environments at a time."""
 
-    def __init__(self, table: ContextTable, num_envs: int) -> None:
+    def __init__(self, table: ContextTable | ReplyTable, num_envs: int) -> None:
         self.table = table
         self.turns = 0
         self.episode_returns: list[float] = []
@@ -151,17 +156,20 @@ class _Recorder:
         playing: list[int],
         numbers: np.ndarray,
         choices: np.ndarray,
-        outcomes: list[tuple[float, bool, bool, int]],
+        origins: list[tuple[int, int]],
+        outcomes: list[tuple[float, bool, bool, bool, int]],
     ) -> None:
-        rewards, terminated, truncated, following = zip(*outcomes, strict=True)
+        rewards, terminated, truncated, parsed, following = zip(*outcomes, strict=True)
         self._steps.append(
             (
                 np.array(playing),
                 numbers,
                 choices,
+                np.array(origins).T,
                 np.array(rewards, dtype=np.float32),
                 np.array(terminated),
                 np.array(truncated),
+                np.array(parsed),
                 np.array(following),
             )
         )
@@ -182,36 +190,28 @@ class _Recorder:
             np.zeros(shape, dtype=bool),
             np.zeros(shape, dtype=bool),
         )
-        for n, (playing, step_numbers, step_choices, reward, term, trunc, following) in enumerate(self._steps):
+        origins = np.zeros((2, *shape), dtype=np.int64)
+        parsed = np.ones(shape, dtype=bool)
+        for n, (playing, step_numbers, step_choices, origin, reward, term, trunc, read, following) in enumerate(self._steps):
+            parsed[playing, n] = read
+            origins[:, playing, n] = origin
             numbers[playing, n], choices[playing, n], rewards[playing, n] = step_numbers, step_choices, reward
             terminated[playing, n], truncated[playing, n], mask[playing, n] = term, trunc & ~term, True
             next_values[playing, n] = np.where(following >= 0, self.table.values[following], 0.0)
         truncated[:, -1] |= mask[:, -1] & ~terminated[:, -1]  # the rollout ends here, the episode may not
-        candidate_logprobs, values = self.table.tensors()
         return Rollout(
-            contexts=tuple(self.table.contexts),
+            **self.table.record(),
             context_ids=torch.from_numpy(numbers),
             choices=torch.from_numpy(choices),
             rewards=torch.from_numpy(rewards),
             terminated=torch.from_numpy(terminated),
             truncated=torch.from_numpy(truncated),
             mask=torch.from_numpy(mask),
-            candidate_logprobs=candidate_logprobs,
-            context_values=values,
+            parsed=torch.from_numpy(parsed),
+            episode_ids=torch.from_numpy(origins[0]),
+            reset_seeds=torch.from_numpy(origins[1]),
             next_values=torch.from_numpy(next_values),
             episode_returns=torch.tensor(self.episode_returns, dtype=torch.float32),
             episode_lengths=torch.tensor(self._episode_lengths, dtype=torch.float32),
             play_seconds=time.perf_counter() - started,
         )
-
-
-def _turn(table: ContextTable, number: int, choice: int, reward: float) -> Turn:
-    context = table.contexts[number]
-    probabilities = np.exp(table.logprobs[number, : len(context.candidates)])
-    return Turn(
-        observation_text=context.observation_text,
-        response_text=context.candidates[choice],
-        reward=reward,
-        value=float(table.values[number]),
-        probabilities=dict(zip(context.candidates, map(float, probabilities), strict=True)),
-    )

@@ -37,6 +37,7 @@ class RolloutDataModule(L.LightningDataModule):
         turns_per_rollout: int | None = None,
         update_epochs: int = 4,
         minibatch_size: int = 32,
+        group_size: int = 1,
         eval_episodes: int = 100,
         transcripts_per_rollout: int = 4,
         seed: int = 0,
@@ -53,15 +54,23 @@ class RolloutDataModule(L.LightningDataModule):
                 go on in the next rollout.
             update_epochs: passes over each rollout.
             minibatch_size: distinct prompts in a minibatch; every turn that was played from them is in it.
+            group_size: episodes in a row that start from the same reset seed while training: what grouped estimators (GRPO)
+                compare. A divisor of episodes_per_rollout.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
             transcripts_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
             seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
         """
         super().__init__()
         _require_positive(
-            num_envs=num_envs, update_epochs=update_epochs, minibatch_size=minibatch_size, eval_episodes=eval_episodes
+            num_envs=num_envs,
+            update_epochs=update_epochs,
+            minibatch_size=minibatch_size,
+            group_size=group_size,
+            eval_episodes=eval_episodes,
         )
         _require_one_amount(episodes_per_rollout, turns_per_rollout, num_envs)
+        _require_whole_groups(group_size, episodes_per_rollout)
+        self.group_size = group_size
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
         self.agent = agent
         self.num_envs = num_envs
@@ -74,7 +83,16 @@ class RolloutDataModule(L.LightningDataModule):
         self._collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
         self._builder: ContextBuilder | None = None
-        self._check_questions()
+        self._offers_candidates = self._check_questions()
+
+    def setup(self, stage: str) -> None:
+        """Refuses an agent without candidates for a policy that chooses between them; no model is loaded yet."""
+        if not self._offers_candidates and not self._learner.speaks:
+            raise ValueError(
+                f"{type(self.agent).__name__} offers no candidates, and the candidate policy chooses between candidates. "
+                "Set its class attribute `actions`, return them from `candidates(observation, info)`, or let the model "
+                "speak: lgym.modules.GRPO."
+            )
 
     @property
     def transcripts(self) -> Sequence[Episode]:
@@ -172,8 +190,9 @@ class RolloutDataModule(L.LightningDataModule):
         builder = self._context_builder()
         count = self.num_envs if stage == "fit" else min(self.num_envs, self.eval_episodes)
         envs = [make_env(self.env, self.env_kwargs, self.max_episode_steps) for _ in range(count)]
-        slots = [Slot(env, self.agent, builder) for env in envs]
-        return Collector(slots, first_seed=self._stream(stage), kept_transcripts=kept_transcripts)
+        slots = [Slot(env, self.agent, builder, speaks=self._learner.speaks) for env in envs]
+        group_size = self.group_size if stage == "fit" else 1
+        return Collector(slots, self._stream(stage), kept_transcripts=kept_transcripts, group_size=group_size)
 
     def _evaluation(self, stage: str) -> list[DataLoader]:
         return [
@@ -189,14 +208,18 @@ class RolloutDataModule(L.LightningDataModule):
             for seed in (None, self._stream(stage))
         ]
 
-    def _check_questions(self) -> None:
-        """Asks the agent about a first observation, so that its mistakes show before a model is loaded."""
+    def _check_questions(self) -> bool:
+        """Asks the agent about a first observation, so that its mistakes show before a model is loaded.
+
+        Returns whether it offers candidates."""
         env = make_env(self.env, self.env_kwargs, self.max_episode_steps)
         try:
             observation, info = env.reset(seed=self.seed)
             text = self.agent.format_observation(observation)
             if not isinstance(text, str):
                 raise ValueError(f"{type(self.agent).__name__}.format_observation returned {text!r}; it must return text.")
+            if self.agent.candidates(observation, info) is None:
+                return False
             for candidate in candidates_of(self.agent, observation, info):
                 action = action_of(self.agent, candidate)
                 if not env.action_space.contains(action):
@@ -206,6 +229,7 @@ class RolloutDataModule(L.LightningDataModule):
                     )
         finally:
             env.close()
+        return True
 
 
 def _loader(dataset: Any) -> DataLoader:
@@ -217,6 +241,14 @@ def _require_positive(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise ValueError(f"data.{name} is {value}; it must be 1 or more.")
+
+
+def _require_whole_groups(group_size: int, episodes: int | None) -> None:
+    if group_size > 1 and (episodes is None or episodes % group_size):
+        raise ValueError(
+            f"data.group_size is {group_size} and data.episodes_per_rollout is {episodes}; groups are compared as whole "
+            "episodes, so give episodes_per_rollout as a multiple of group_size."
+        )
 
 
 def _require_one_amount(episodes: int | None, turns: int | None, num_envs: int) -> None:

@@ -17,10 +17,22 @@ class Slot:
     """Plays one episode after another in one environment. Every episode starts from a reset seed of its own, so seed
     and answers are all that has to be kept to play it again."""
 
-    def __init__(self, env: gymnasium.Env, agent: TextAgent, builder: ContextBuilder) -> None:
+    def __init__(self, env: gymnasium.Env, agent: TextAgent, builder: ContextBuilder, *, speaks: bool = False) -> None:
+        """
+        Args:
+            env: the environment.
+            agent: its words.
+            builder: makes prompts of them.
+            speaks: whether answers are free text, of which some name no action.
+        """
         self._env = env
         self._agent = agent
         self._builder = builder
+        self._speaks = speaks
+        self._action: Any = None  # the last one
+        self._unread = 0  # answers in a row that named no action
+        self.parsed = True
+        self.number = 0
         self.seed = 0
         self.answers: list[str] = []
         self.episode_return = 0.0
@@ -28,9 +40,13 @@ class Slot:
         self.transcript: Episode | None = None
         self.context: Context
 
-    def reset(self, seed: int, *, keep_transcript: bool = False) -> None:
-        """Starts the episode of that seed."""
+    def reset(self, seed: int, *, number: int = 0, keep_transcript: bool = False) -> None:
+        """Starts the episode of that seed, as the run's episode of that number."""
         observation, info = self._env.reset(seed=seed)
+        if self._speaks:
+            self._env.action_space.seed(seed)  # what a fallback draws from
+        self._action, self._unread = None, 0
+        self.number = number
         self.seed = seed
         self.answers = []
         self.episode_return = 0.0
@@ -39,19 +55,39 @@ class Slot:
         self._observe(observation, info)
 
     def step(self, answer: str) -> tuple[float, bool, bool]:
-        """Gives the environment the action that the answer names: reward, terminated, truncated.
+        """Gives the environment the action that the answer names, or the agent's fallback: reward, terminated, truncated.
 
-        Afterwards `context` is about the observation that the action led to, also when the episode was truncated there.
+        Afterwards `context` is about the observation that the action led to, also when the episode was truncated there,
+        and `parsed` says whether the answer named an action.
         """
-        action = action_of(self._agent, answer)
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        reward = float(reward)
+        reward, terminated, truncated = self._step(answer)
         self.answers.append(answer)
         self.episode_return += reward
         self.live = not (terminated or truncated)
+        return reward, terminated, truncated
+
+    def _step(self, answer: str) -> tuple[float, bool, bool]:
+        agent = self._agent
+        if self._speaks:
+            parsed = agent.extract_action(answer)
+            self.parsed = parsed.ok
+            self._unread = 0 if parsed.ok else self._unread + 1
+            if parsed.ok:
+                self._action = parsed.action
+            elif agent.fallback == "penalize":
+                return agent.penalty, False, self._unread >= agent.patience
+            elif agent.fallback == "end_episode":
+                return agent.penalty, True, False
+            elif agent.fallback == "default":
+                self._action = agent.default_action
+            elif agent.fallback == "random" or self._action is None:
+                self._action = self._env.action_space.sample()
+        else:
+            self._action = action_of(agent, answer)
+        observation, reward, terminated, truncated, info = self._env.step(self._action)
         if not terminated:
             self._observe(observation, info)
-        return reward, bool(terminated), bool(truncated)
+        return float(reward), bool(terminated), bool(truncated)
 
     def record(self, turn: Turn, terminated: bool, truncated: bool) -> None:
         """Adds a turn to the transcript, if this episode has one."""
@@ -63,7 +99,12 @@ class Slot:
         """Where the environment stands, or `None` between episodes."""
         if not self.live:
             return None
-        return {"seed": self.seed, "answers": list(self.answers), "observation_text": self.context.observation_text}
+        return {
+            "number": self.number,
+            "seed": self.seed,
+            "answers": list(self.answers),
+            "observation_text": self.context.observation_text,
+        }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Plays the recorded answers again from the recorded seed.
@@ -74,7 +115,7 @@ class Slot:
         self.live = False
         if state is None:
             return
-        self.reset(state["seed"])
+        self.reset(state["seed"], number=state["number"])
         for answer in state["answers"]:
             if not self.live:
                 break
@@ -92,4 +133,5 @@ class Slot:
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> None:
         text = self._agent.format_observation(observation)
-        self.context = self._builder.context(text, candidates_of(self._agent, observation, info))
+        candidates = () if self._speaks else candidates_of(self._agent, observation, info)
+        self.context = self._builder.context(text, candidates)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
-from lgym.batch import Context
-from lgym.types import Policy
+from lgym.batch import Context, Reply
+from lgym.types import Policy, SpeakingPolicy, Turn
 
 
 class ContextTable:
@@ -38,8 +40,26 @@ class ContextTable:
         self.logprobs = np.concatenate([_widen(self.logprobs, width), _widen(new, width)])
         self.values = np.concatenate([self.values, values.float().numpy()])
 
-    def choose(self, numbers: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-        """One candidate for each of the numbered contexts: sampled, or without `rng` the likeliest."""
+    def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[str]]:
+        """One candidate for each of the numbered contexts, by number and text: sampled, or without `rng` the likeliest."""
+        self.evaluate()
+        choices = self._choose(numbers, rng)
+        texts = [self.contexts[n].candidates[choice] for n, choice in zip(numbers.tolist(), choices.tolist(), strict=True)]
+        return choices, texts
+
+    def turn(self, number: int, choice: int, reward: float) -> Turn:
+        """A turn as a person reads it."""
+        context = self.contexts[number]
+        probabilities = np.exp(self.logprobs[number, : len(context.candidates)])
+        return Turn(
+            observation_text=context.observation_text,
+            response_text=context.candidates[choice],
+            reward=reward,
+            value=float(self.values[number]),
+            probabilities=dict(zip(context.candidates, map(float, probabilities), strict=True)),
+        )
+
+    def _choose(self, numbers: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         logprobs = self.logprobs[numbers]
         if rng is None:
             return logprobs.argmax(axis=1)
@@ -47,9 +67,64 @@ class ContextTable:
         thresholds = rng.random(len(numbers))[:, None] * cumulative[:, -1:]
         return (cumulative <= thresholds).sum(axis=1)
 
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """`logprobs` [U, C] and `values` [U]."""
-        return torch.from_numpy(self.logprobs), torch.from_numpy(self.values)
+    def record(self) -> dict[str, Any]:
+        """What a `Rollout` keeps of it."""
+        return {
+            "contexts": tuple(self.contexts),
+            "candidate_logprobs": torch.from_numpy(self.logprobs),
+            "context_values": torch.from_numpy(self.values),
+            "replies": (),
+        }
+
+
+class ReplyTable:
+    """The distinct contexts of one rollout, and every reply that a policy that speaks has given; each turn gets its own."""
+
+    def __init__(self, policy: SpeakingPolicy) -> None:
+        self._policy = policy
+        self._numbers: dict[Context, int] = {}
+        self.contexts: list[Context] = []
+        self.replies: list[Reply] = []
+        self.values = np.zeros(0, dtype=np.float32)  # [U], NaN where not asked yet
+
+    def number(self, context: Context) -> int:
+        """The context's number; a new one if it has not been met yet."""
+        return self._numbers.setdefault(context, len(self._numbers))
+
+    def evaluate(self) -> None:
+        """Asks the policy for the values of the contexts that nobody has answered."""
+        self._extend()
+        missing = np.isnan(self.values).nonzero()[0]
+        if len(missing):
+            self.values[missing] = self._policy.values([self.contexts[n] for n in missing]).float().numpy()
+
+    def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[str]]:
+        """A reply to each of the numbered contexts, by number and text: sampled, or without `rng` the likeliest tokens."""
+        self._extend()
+        seed = None if rng is None else int(rng.integers(2**62))
+        replies, values = self._policy.reply([self.contexts[n] for n in numbers.tolist()], seed)
+        self.values[numbers] = values.float().numpy()
+        choices = np.arange(len(self.replies), len(self.replies) + len(replies))
+        self.replies += replies
+        return choices, [reply.text for reply in replies]
+
+    def turn(self, number: int, choice: int, reward: float) -> Turn:
+        """A turn as a person reads it."""
+        text = self.replies[choice].text
+        return Turn(self.contexts[number].observation_text, text, reward, float(self.values[number]))
+
+    def record(self) -> dict[str, Any]:
+        """What a `Rollout` keeps of it."""
+        return {
+            "contexts": tuple(self.contexts),
+            "candidate_logprobs": None,
+            "context_values": torch.from_numpy(self.values),
+            "replies": tuple(self.replies),
+        }
+
+    def _extend(self) -> None:
+        self.contexts = list(self._numbers)
+        self.values = np.pad(self.values, (0, len(self.contexts) - len(self.values)), constant_values=np.nan)
 
 
 def _widen(logprobs: np.ndarray, width: int) -> np.ndarray:

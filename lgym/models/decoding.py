@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from lgym.batch import Reply
 from lgym.functional.truncation import truncate_logits
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import PackedRows, Path
@@ -35,20 +36,6 @@ class Sampling:
         return truncate_logits(logits, top_k=self.top_k, top_p=self.top_p).log_softmax(-1)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What was sampled, with the log-probability of every token at that time."""
-
-    ids: tuple[int, ...]
-    """The tokens; the last is a stop token if the reply ended by itself."""
-
-    logprobs: tuple[float, ...]
-    """Of each token, under the distribution that it was drawn from."""
-
-    ended: bool
-    """Whether a stop token ended it; otherwise it was cut at the limit."""
-
-
 @torch.no_grad()
 def write_replies(
     llm: ValueHeadLLM,
@@ -59,8 +46,8 @@ def write_replies(
     sampling: Sampling,
     generator: torch.Generator | None,
     row_length: int = 64,
-) -> list[Reply]:
-    """One reply to each prompt; equal prompts get replies of their own.
+) -> tuple[list[Reply], Tensor]:
+    """One reply to each prompt, without its text; equal prompts get replies of their own.
 
     Args:
         llm: whose replies they are.
@@ -70,6 +57,9 @@ def write_replies(
         sampling: what is drawn from.
         generator: on the CPU; `None` takes the likeliest token each time.
         row_length: places of a packed row while the prompts are run.
+
+    Returns:
+        The replies, and [S, H] hidden states at the ends of their prompts.
     """
     past: _Past | _NoPast
     if llm.layout == "tree":
@@ -77,27 +67,30 @@ def write_replies(
     else:
         past = _NoPast([list(prompt) for prompt in prompts], row_length)
         hidden = past.hidden(llm, range(len(prompts)))
+    ends = hidden
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
     ids = torch.zeros(len(prompts), max_new_tokens, dtype=torch.int64, device=llm.device)
-    logprobs = torch.zeros(len(prompts), max_new_tokens, device=llm.device)
+    logprobs = torch.zeros(len(prompts), max_new_tokens, dtype=torch.float64)
     lengths = torch.full((len(prompts),), max_new_tokens, device=llm.device)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=llm.device)
     rows = torch.arange(len(prompts), device=llm.device)
     for step in range(max_new_tokens):
         tokens, likelihoods = _draw(sampling.logprobs(llm.logits(hidden)), generator)
-        ids[rows, step], logprobs[rows, step] = tokens, likelihoods.to(logprobs.dtype)
+        ids[rows, step] = tokens
+        logprobs[rows.cpu(), step] = likelihoods.cpu().double()
         over = torch.isin(tokens, stops)
         ended[rows[over]], lengths[rows[over]] = True, step + 1
         rows, tokens = rows[~over], tokens[~over]
         if len(rows) == 0 or step + 1 == max_new_tokens:
             break
         hidden = past.extend(llm, rows, tokens)
-    return [
+    replies = [
         Reply(tuple(reply[:length]), tuple(likelihood[:length]), over)
         for reply, likelihood, length, over in zip(
             ids.tolist(), logprobs.tolist(), lengths.tolist(), ended.tolist(), strict=True
         )
     ]
+    return replies, ends
 
 
 def _draw(logprobs: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -105,7 +98,7 @@ def _draw(logprobs: Tensor, generator: torch.Generator | None) -> tuple[Tensor, 
     if generator is None:
         tokens = logprobs.argmax(-1)
     else:
-        noise = torch.empty(logprobs.shape).exponential_(generator=generator).to(logprobs.device)
+        noise = torch.empty(logprobs.shape, dtype=torch.float32).exponential_(generator=generator).to(logprobs.device)
         tokens = (logprobs - noise.log()).argmax(-1)
     return tokens, logprobs.gather(-1, tokens[:, None]).squeeze(-1)
 

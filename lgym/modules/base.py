@@ -24,7 +24,7 @@ from lgym.modules.checkpointing import (
 )
 from lgym.modules.evaluation import MODES, EpisodeMetrics
 from lgym.modules.faults import NonFiniteLossError, save_batch
-from lgym.policies import CandidatePolicy
+from lgym.policies import CandidatePolicy, GenerationPolicy
 
 FORMAT = 1
 """Of what lgym adds to a checkpoint."""
@@ -39,7 +39,7 @@ class PolicyLearner(L.LightningModule, ABC):
     def __init__(
         self,
         llm: LLMConfig,
-        policy: CandidatePolicy,
+        policy: CandidatePolicy | GenerationPolicy,
         optimizer: OptimizerCallable,
         lr_scheduler: LRSchedulerCallable | None,
         value_lr_scale: float,
@@ -75,10 +75,14 @@ class PolicyLearner(L.LightningModule, ABC):
 
     @property
     def context_length(self) -> int:
-        return self.policy.llm.context_length
+        return self.policy.llm.context_length - self.policy.max_new_tokens
+
+    @property
+    def speaks(self) -> bool:
+        return self.policy.speaks
 
     @contextmanager
-    def acting(self) -> Iterator[CandidatePolicy]:
+    def acting(self) -> Iterator[CandidatePolicy | GenerationPolicy]:
         """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision."""
         was_training = self.training
         self.eval()

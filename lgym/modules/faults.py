@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from lgym.batch import TurnBatch
+from lgym.batch import ReplyBatch, TurnBatch
 
 
 class NonFiniteLossError(RuntimeError):
     """The loss is NaN or infinite; training cannot go on from here."""
 
 
-def save_batch(folder: str | Path, batch: TurnBatch, tokenizer: Any, metrics: dict[str, Tensor]) -> Path:
+def save_batch(folder: str | Path, batch: TurnBatch | ReplyBatch, tokenizer: Any, metrics: dict[str, Tensor]) -> Path:
     """Writes a minibatch as JSON lines, a context a line with its turns, and the metrics in a last line."""
     path = Path(folder) / "non_finite_loss.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,12 +25,16 @@ def save_batch(folder: str | Path, batch: TurnBatch, tokenizer: Any, metrics: di
             turns = rows == u
             record = {
                 "prompt": tokenizer.decode(list(context.prompt_ids)),
-                "candidates": context.candidates,
-                "old_logprobs": batch.old_logprobs[u, : len(context.candidates)].tolist(),
-                "choices": batch.choices.cpu()[turns].tolist(),
                 "advantages": batch.advantages.cpu()[turns].tolist(),
-                "returns": batch.returns.cpu()[turns].tolist(),
             }
+            if isinstance(batch, ReplyBatch):
+                record["replies"] = [tokenizer.decode(list(batch.replies[i])) for i in turns.nonzero().flatten().tolist()]
+                record["old_logprobs"] = batch.old_logprobs.cpu()[turns].tolist()
+            else:
+                record["candidates"] = context.candidates
+                record["old_logprobs"] = batch.old_logprobs[u, : len(context.candidates)].tolist()
+                record["choices"] = batch.choices.cpu()[turns].tolist()
+                record["returns"] = batch.returns.cpu()[turns].tolist()
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         file.write(json.dumps({name: float(value) for name, value in metrics.items()}) + "\n")
     return path

@@ -23,6 +23,7 @@ from lgym.functional import (
 )
 from lgym.models import LLMConfig
 from lgym.modules.base import PolicyLearner
+from lgym.modules.describe import describe
 from lgym.policies import CandidatePolicy
 
 DEFAULT_LLM = LLMConfig()
@@ -41,6 +42,8 @@ class PPO(PolicyLearner):
     The policy's distribution over candidates is known exactly, and so are its entropy and both its divergences: from
     the policy that played, which ends a rollout's passes early, and from the frozen reference.
     """
+
+    policy: CandidatePolicy
 
     def __init__(
         self,
@@ -132,7 +135,9 @@ class PPO(PolicyLearner):
         )
         mask = rollout.mask
         self._skip_rest, self._first = False, True
-        self.rollout_metrics = _describe(rollout, values[mask], returns[mask])
+        self.rollout_metrics = describe(rollout)
+        self.rollout_metrics["value/explained_variance"] = float(explained_variance(values[mask], returns[mask]))
+        assert rollout.candidate_logprobs is not None
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
         return TurnBatch(
@@ -193,20 +198,6 @@ class PPO(PolicyLearner):
         """[U, C] the distributions of the frozen model."""
         with self.acting() as policy, policy.llm.reference():
             return policy.evaluate(rollout.contexts)[0]
-
-
-def _describe(rollout: Rollout, values: Tensor, returns: Tensor) -> dict[str, float]:
-    metrics = {
-        "rollout/turns": float(rollout.mask.sum()),
-        "rollout/distinct_contexts": float(len(rollout.contexts)),
-        "rollout/play_seconds": rollout.play_seconds,
-        "value/explained_variance": float(explained_variance(values, returns)),
-    }
-    if len(rollout.episode_returns):
-        metrics["rollout/return_mean"] = float(rollout.episode_returns.mean())
-        metrics["rollout/length_mean"] = float(rollout.episode_lengths.mean())
-    metrics["rollout/episodes"] = float(len(rollout.episode_returns))
-    return metrics
 
 
 def _check(gamma: float, gae_lambda: float, clip_low: float, clip_high: float, target_kl: float | None) -> None:

@@ -1,5 +1,6 @@
 """How the language model acts."""
 
 from lgym.policies.candidates import CandidatePolicy
+from lgym.policies.generation import GenerationPolicy
 
-__all__ = ["CandidatePolicy"]
+__all__ = ["CandidatePolicy", "GenerationPolicy"]

@@ -25,6 +25,8 @@ class CandidatePolicy(nn.Module):
     """Softmax over the log-likelihoods of the agent's candidate answers."""
 
     llm: ValueHeadLLM
+    speaks = False
+    max_new_tokens = 0
 
     def __init__(
         self,

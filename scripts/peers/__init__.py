@@ -13,15 +13,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from peers import llamagym
+from peers import llamagym, trl
 
-PEERS = {"llamagym": llamagym}
+PEERS = {"llamagym": llamagym, "trl": trl}
 """Each sets its library up (`set_up`), writes a model as that reads it (`export_model`), and times it (`rate`)."""
 
 
 @dataclass
 class Comparison:
-    """Environment steps a second, training included, of as many rounds as were asked for."""
+    """Environment steps (for `letters`, replies) a second, training included, of as many rounds as were asked for."""
 
     peer: str
     task: str

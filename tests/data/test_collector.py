@@ -16,6 +16,8 @@ from lgym.data.slot import Slot
 class ScriptedPolicy:
     """Likes the first candidate with probability 0.75; a context's value is the length of its observation's text."""
 
+    speaks = False
+
     def __init__(self) -> None:
         self.asked: list[str] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from helpers import echo, tiny
@@ -21,7 +23,6 @@ def module(agent, **changes):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"candidates": lambda self, o, i: None}, r"SomeAgent offers no candidates.*actions"),
         ({"candidates": lambda self, o, i: []}, r"SomeAgent offers no candidates"),
         ({"candidates": lambda self, o, i: ["red", "green", "red"]}, r"candidates \['red'\] more than once"),
         ({"candidates": lambda self, o, i: "red"}, r"must return a list"),
@@ -36,9 +37,21 @@ def test_a_mistaken_agent_is_told_before_a_model_is_loaded(members, message):
         module(agent_with(**members))
 
 
+def test_an_agent_without_candidates_needs_a_policy_that_speaks():
+    """Told when the run is set up, which is before a model is loaded."""
+    data = module(agent_with(candidates=lambda self, o, i: None))
+    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(speaks=False))
+    with pytest.raises(ValueError, match=r"SomeAgent offers no candidates.*actions"):
+        data.setup("fit")
+    data.trainer.lightning_module.speaks = True
+    data.setup("fit")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"group_size": 3}, r"group_size is 3 and data.episodes_per_rollout is 8.*multiple"),
+        ({"group_size": 2, "episodes_per_rollout": None, "turns_per_rollout": 64}, "whole episodes"),
         ({"episodes_per_rollout": None}, "give one of the two"),
         ({"turns_per_rollout": 64}, "give one of the two"),
         ({"episodes_per_rollout": None, "turns_per_rollout": 100}, r"turns_per_rollout is 100.*multiple.*such as 96"),

@@ -35,6 +35,7 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "discounted_returns": lambda d: F.discounted_returns(numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99),
     "explained_variance": lambda d: F.explained_variance(numbers(d), numbers(d, seed=1), MASK),
     "gae": lambda d: F.gae(numbers(d), numbers(d, seed=1), numbers(d, seed=2), ~MASK, ~MASK, gamma=0.99, gae_lambda=0.95),
+    "group_advantages": lambda d: F.group_advantages(numbers(d, shape=(15,)), IDS.flatten() % 4, scale_by_std=True),
     "kl_k1": lambda d: F.kl_k1(logprobs(d), logprobs(d, seed=1)),
     "kl_k2": lambda d: F.kl_k2(logprobs(d), logprobs(d, seed=1)),
     "kl_k3": lambda d: F.kl_k3(logprobs(d), logprobs(d, seed=1)),
@@ -42,6 +43,7 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "masked_mean": lambda d: F.masked_mean(numbers(d, shape=(1001,)), torch.arange(1001) % 2 == 0),  # 501 is no bfloat16
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
     "token_logprobs": lambda d: F.token_logprobs(numbers(d, shape=(3, 5, 15)), IDS),
+    "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
     "whiten": lambda d: F.whiten(numbers(d), MASK),
 }

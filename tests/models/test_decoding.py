@@ -22,7 +22,7 @@ def replies_of(llm, prompts, seed=0, stop_ids=(), **settings):
     limit = settings.pop("max_new_tokens", 12)
     return write_replies(
         llm, prompts, max_new_tokens=limit, stop_ids=stop_ids, sampling=Sampling(**settings), generator=generator
-    )
+    )[0]
 
 
 def recomputed(llm, prompt, reply, **settings):
@@ -52,6 +52,14 @@ def test_greedy_is_transformers_own(llm, layout):
             input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=None
         )
         assert list(reply.ids) == own[0, len(prompt) :].tolist()
+
+
+def test_the_states_at_the_prompts_ends_come_along(llm):
+    """What values are read from."""
+    _, ends = write_replies(llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling=Sampling(), generator=None)
+    for prompt, end in zip(PROMPTS, ends, strict=True):
+        own = llm.causal_lm.base_model(input_ids=torch.tensor([prompt])).last_hidden_state[0, -1]
+        torch.testing.assert_close(end, own, rtol=1e-5, atol=1e-6)
 
 
 def test_a_reply_that_has_ended_leaves(llm):
@@ -89,6 +97,14 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
     assert float(expected.max()) < 0.9
     assert replies_of(llm, [prompt] * 40) != replies_of(llm, [prompt] * 40, seed=1)
     assert replies_of(llm, [prompt] * 40) == replies_of(llm, [prompt] * 40)
+
+
+def test_torchs_default_precision_changes_nothing(llm):
+    """Under `bf16-true` Lightning makes bfloat16 the default: noise and records would lose all but three digits."""
+    before = replies_of(llm, PROMPTS)
+    torch.set_default_dtype(torch.bfloat16)
+    after = replies_of(llm, PROMPTS)
+    assert after == before
 
 
 def test_bf16_stays_close_to_its_own_forward_pass():

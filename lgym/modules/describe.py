@@ -1,0 +1,23 @@
+"""What a rollout was like, as numbers to look at."""
+
+from __future__ import annotations
+
+from lgym.batch import Rollout
+
+
+def describe(rollout: Rollout) -> dict[str, float]:
+    """Metrics of any rollout; returns and lengths only where an episode ended."""
+    metrics = {
+        "rollout/turns": float(rollout.mask.sum()),
+        "rollout/distinct_contexts": float(len(rollout.contexts)),
+        "rollout/play_seconds": rollout.play_seconds,
+        "rollout/episodes": float(len(rollout.episode_returns)),
+    }
+    if len(rollout.episode_returns):
+        metrics["rollout/return_mean"] = float(rollout.episode_returns.mean())
+        metrics["rollout/length_mean"] = float(rollout.episode_lengths.mean())
+    if rollout.replies:
+        metrics["rollout/parse_rate"] = float(rollout.parsed[rollout.mask].float().mean())
+        metrics["rollout/truncated_rate"] = sum(not reply.ended for reply in rollout.replies) / len(rollout.replies)
+        metrics["rollout/response_length"] = sum(len(reply.ids) for reply in rollout.replies) / len(rollout.replies)
+    return metrics

@@ -1,0 +1,192 @@
+"""What `bench.py` times, and modules that keep account of what playing and learning computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import torch
+from peers import letters
+
+from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
+from lgym.batch import ReplyBatch, Rollout, TurnBatch
+from lgym.models import LLMConfig
+from lgym.models.llm import ValueHeadLLM
+from lgym.modules import GRPO, PPO, PolicyLearner
+from lgym.policies import CandidatePolicy, GenerationPolicy
+from lgym.types import ParsedAction
+
+
+class ExactCartPoleAgent(CartPoleAgent):
+    """The four numbers in hundredths: states hardly ever repeat, and every prompt is a distinct one."""
+
+    def format_observation(self, observation: Sequence[float]) -> str:
+        return "cart {} moving {}, pole {} turning {}".format(*(round(100 * float(part)) for part in observation))
+
+
+class LettersEnv(gymnasium.Env):
+    """One turn: a prompt, paid for the share of vowels in the reply. The reset seed says which prompt."""
+
+    observation_space = gymnasium.spaces.Discrete(len(letters.PROMPTS))
+    action_space = gymnasium.spaces.Text(10_000)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return (seed or 0) % len(letters.PROMPTS), {}
+
+    def step(self, action: str) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return 0, letters.reward(action), True, False, {}
+
+
+class LettersAgent(TextAgent):
+    system_prompt = letters.SYSTEM
+
+    def format_observation(self, observation: int) -> str:
+        return letters.PROMPTS[observation]
+
+    def extract_action(self, text: str) -> ParsedAction:
+        return ParsedAction(text)
+
+
+gymnasium.register("Letters-v0", LettersEnv)
+
+
+@dataclass
+class Work:
+    """What one phase of one rollout took, and what it did."""
+
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    steps: int = 0
+    distinct_tokens: int = 0
+    places: int = 0
+    all_tokens: int = 0
+
+
+class Meter:
+    """Counts a module's rollouts: (playing, updating, distinct prompts) each."""
+
+    def __init__(self, module: PolicyLearner, asked: str) -> None:
+        """`asked` is the method of the policy by which it acts."""
+        self.policy: Any = module.policy
+        self.rollouts: list[tuple[Work, Work, int]] = []
+        self._playing = Work()
+        act: Callable[..., Any] = getattr(self.policy, asked)
+
+        def metered(*args: Any) -> Any:
+            begun, before = time.perf_counter(), self._counts()
+            answer = act(*args)
+            self._playing.model_seconds += time.perf_counter() - begun
+            self._add(self._playing, before)
+            return answer
+
+        setattr(self.policy, asked, metered)
+
+    def played(self, rollout: Rollout) -> None:
+        self._ended, self._before = time.perf_counter(), self._counts()
+        self._all_tokens, self._turns = _all_tokens(rollout), int(rollout.mask.sum())
+        self._contexts = len(rollout.contexts)
+        self._playing.seconds, self._playing.steps = rollout.play_seconds, self._turns
+        self._playing.all_tokens = self._all_tokens
+
+    def learned(self, passes: int) -> None:
+        seconds = time.perf_counter() - self._ended
+        updating = Work(seconds, seconds, self._turns, all_tokens=self._all_tokens * passes)
+        self._add(updating, self._before)
+        self.rollouts.append((self._playing, updating, self._contexts))
+        self._playing = Work()
+
+    def _counts(self) -> tuple[int, int]:
+        return self.policy.llm.tokens_computed, self.policy.llm.places_computed
+
+    def _add(self, work: Work, before: tuple[int, int]) -> None:
+        tokens, places = self._counts()
+        work.distinct_tokens += tokens - before[0]
+        work.places += places - before[1]
+
+
+def _all_tokens(rollout: Rollout) -> int:
+    """What every turn, with each candidate or its reply, would cost by itself."""
+    if rollout.replies:
+        prompts = [len(rollout.contexts[row].prompt_ids) for row in rollout.context_ids[rollout.mask].tolist()]
+        return sum(prompts) + sum(len(reply.ids) for reply in rollout.replies)
+    sizes = torch.tensor([sum(len(c.prompt_ids) + len(ids) for ids in c.candidate_ids) for c in rollout.contexts])
+    return int(sizes[rollout.context_ids[rollout.mask]].sum())
+
+
+class MeteredPPO(PPO):
+    """PPO with its meter."""
+
+    def __init__(self, llm: ValueHeadLLM, profiler: Any = None) -> None:
+        super().__init__(llm=LLMConfig(model=llm.name), policy=CandidatePolicy(), value_warmup=0, target_kl=None)
+        self.policy.bind(llm)
+        self.meter, self._profiler = Meter(self, "evaluate"), profiler
+
+    def prepare(self, rollout: Rollout) -> TurnBatch:
+        self.meter.played(rollout)
+        return super().prepare(rollout)
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        end_of_rollout(self, self.meter, self._profiler)
+
+
+class MeteredGRPO(GRPO):
+    """GRPO with its meter."""
+
+    def __init__(self, llm: ValueHeadLLM, profiler: Any = None) -> None:
+        super().__init__(llm=LLMConfig(model=llm.name), policy=GenerationPolicy(max_new_tokens=8))
+        self.policy.bind(llm)
+        self.meter, self._profiler = Meter(self, "reply"), profiler
+
+    def prepare(self, rollout: Rollout) -> ReplyBatch:
+        self.meter.played(rollout)
+        return super().prepare(rollout)
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        end_of_rollout(self, self.meter, self._profiler)
+
+
+def end_of_rollout(module: PolicyLearner, meter: Meter, profiler: Any) -> None:
+    meter.learned(module.trainer.datamodule.update_epochs)  # type: ignore[attr-defined]
+    if profiler is not None:
+        profiler.step()
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "blackjack": {
+        "env": "Blackjack-v1",
+        "agent": BlackjackAgent,
+        "num_envs": 1024,
+        "episodes_per_rollout": 20_000,
+        "minibatch_size": 64,
+    },
+    "cartpole": {
+        "env": "CartPole-v1",
+        "agent": CartPoleAgent,
+        "num_envs": 128,
+        "turns_per_rollout": 8192,
+        "minibatch_size": 64,
+    },
+    "cartpole-exact": {
+        "env": "CartPole-v1",
+        "agent": ExactCartPoleAgent,
+        "num_envs": 128,
+        "turns_per_rollout": 768,
+        "minibatch_size": 128,
+    },
+    "letters": {
+        "module": MeteredGRPO,
+        "env": "Letters-v0",
+        "agent": LettersAgent,
+        "num_envs": 64,
+        "episodes_per_rollout": 64,
+        "group_size": 8,
+        "update_epochs": 1,
+        "minibatch_size": 8,
+    },
+}

@@ -1,0 +1,53 @@
+"""TRL 1.16.0's GRPO trainer, in a virtual environment of its own beside the project (`.peers/trl`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import torch
+
+from lgym.models.build import load_pretrained
+from lgym.models.config import LLMConfig
+from lgym.models.registry import find_entry
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("trl==1.16.0", "peft", "accelerate", "datasets", "gymnasium")
+
+
+def set_up() -> Path:
+    """Makes TRL's environment, unless it is there; returns its Python."""
+    folder = ROOT / ".peers" / "trl"
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    ready = folder / "ready"
+    if ready.exists():
+        return python
+    print("Setting up TRL in .peers/trl ...", file=sys.stderr)
+    venv.create(folder, with_pip=True, clear=True)
+    install = [str(python), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, f"torch=={torch.__version__.split('+')[0]}", *PACKAGES], check=True)
+    ready.touch()
+    return python
+
+
+def export_model(name: str, folder: Path) -> None:
+    """The model as transformers writes it."""
+    device = torch.device("cpu")
+    model, tokenizer = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=torch.float32, device=device)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def rate(python: Path, model: Path, task: str, seconds: float) -> float:
+    """Trained replies a second."""
+    if task != "letters":
+        raise SystemExit(f"TRL has no environments; its task is `letters`, and {task} was asked for.")
+    job = Path(__file__).with_name("trl_job.py")
+    ended = subprocess.run([str(python), str(job), str(model), str(seconds)], capture_output=True, text=True)
+    if ended.returncode != 0:
+        raise SystemExit(f"TRL failed:\n{ended.stderr[-3000:]}")
+    figures = json.loads(ended.stdout.strip().splitlines()[-1])
+    return figures["replies"] / figures["seconds"]
