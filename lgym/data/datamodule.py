@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from lgym.agents.base import TextAgent
@@ -233,8 +234,9 @@ class RolloutDataModule(L.LightningDataModule):
 
 
 def _loader(dataset: Any) -> DataLoader:
-    """Batches come ready from the dataset; worker processes would not have the policy."""
-    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch)
+    """Batches come ready from the dataset; worker processes would not have the policy. A loader draws a number whenever it
+    is iterated: from a generator of its own, so that an evaluation more leaves the run's randomness as it was."""
+    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch, generator=torch.Generator())
 
 
 def _require_positive(**values: int) -> None:
