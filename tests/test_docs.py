@@ -9,6 +9,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from helpers.letters import CONFIG as LETTERS
 from helpers.runs import lgym, scalars
 
 ROOT = Path(__file__).parents[1]
@@ -33,8 +34,14 @@ def test_every_logged_metric_is_in_the_table(tmp_path, model_folder):
         "fit", tmp_path, model_folder, config, **small, trainer__max_epochs=1, trainer__check_val_every_n_epoch=1,
         trainer__accelerator="cpu", trainer__enable_progress_bar="false", model__init_args__kl_coef=0.1,
     )  # fmt: skip
-    logged = set(scalars(tmp_path)) - {"epoch"}
-    assert len(logged) > 15
+    speaking = tmp_path / "letters.yaml"
+    speaking.write_text(LETTERS)
+    lgym(
+        "fit", tmp_path, model_folder, speaking, **small | {"data__group_size": 2}, trainer__max_epochs=1,
+        model__init_args__kl_coef=0.1, trainer__check_val_every_n_epoch=1,
+    )  # fmt: skip
+    logged = (set(scalars(tmp_path)) | set(scalars(tmp_path, 1))) - {"epoch"}
+    assert len(logged) > 20
     for name in logged:
         group, rest = name.split("/")
         assert f"`{name}`" in table or (f"`{group}/…`" in table and f"`{rest}`" in table), name
@@ -56,7 +63,7 @@ def test_a_readme_command_runs(command, tmp_path, model_folder, monkeypatch):
         "--trainer.max_epochs": "1",
         "--model.init_args.llm.model": str(model_folder),
         "--data.num_envs": "4",
-        "--data.episodes_per_rollout": "8",
+        "--data.turns_per_rollout" if "configs/cartpole.yaml" in words else "--data.episodes_per_rollout": "8",
         "--data.eval_episodes": "4",
     }
     flags = [f"{name}={value}" for name, value in small.items()]
