@@ -98,8 +98,9 @@ def _draw(logprobs: Tensor, generator: torch.Generator | None) -> tuple[Tensor, 
     if generator is None:
         tokens = logprobs.argmax(-1)
     else:
-        noise = torch.empty(logprobs.shape, dtype=torch.float32).exponential_(generator=generator).to(logprobs.device)
-        tokens = (logprobs - noise.log()).argmax(-1)
+        noise = torch.empty(logprobs.shape, dtype=torch.float32).exponential_(generator=generator)
+        noise.clamp_min_(torch.finfo(torch.float32).tiny)  # a 0 would make NaN of a token that is cut off
+        tokens = (logprobs - noise.log().to(logprobs.device)).argmax(-1)
     return tokens, logprobs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
@@ -108,6 +109,7 @@ class _Past:
     """Keys and values of every layer, for replies that share a prefix."""
 
     lengths: Tensor  # [S] int64, tokens behind the prefix
+    longest: int  # no row is longer
     prefix_length: int
     prefix: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)  # [kv_heads, P, d]
     own: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)  # [S, kv_heads, T, d]
@@ -115,6 +117,7 @@ class _Past:
     def extend(self, llm: ValueHeadLLM, rows: Tensor, tokens: Tensor) -> Tensor:
         """Adds a token to each of the rows; [n, H] hidden states there."""
         lengths = self.lengths[rows]
+        self.longest += 1
         hidden = llm.run_next(tokens, lengths + self.prefix_length, _Step(self, rows, lengths))
         self.lengths[rows] = lengths + 1
         return hidden
@@ -151,8 +154,7 @@ class _Step:
         keys, values = self.past.own[module]
         keys[self.rows, :, self.lengths] = k
         values[self.rows, :, self.lengths] = v
-        longest = int(self.lengths.max()) + 1
-        every = len(self.rows) == len(keys)
+        longest, every = self.past.longest, len(self.rows) == len(keys)
         keys, values = ((states if every else states[self.rows])[:, :, :longest] for states in (keys, values))
         q = q.unflatten(1, (k.shape[1], -1))  # [n, kv_heads, group, d]
         scores = q @ keys.transpose(-1, -2) * scale
@@ -162,10 +164,10 @@ class _Step:
             return (scores.softmax(-1) @ values).flatten(1, 2)
         prefix_keys, prefix_values = self.past.prefix[module]  # [kv_heads, P, d]
         shared = q.transpose(0, 1).flatten(1, 2)  # [kv_heads, n * group, d]
-        before = _cap(shared @ prefix_keys.transpose(-1, -2) * scale, softcap).view(*q.shape[1::-1], *q.shape[2:3], -1)
+        before = _cap(shared @ prefix_keys.transpose(-1, -2) * scale, softcap).view(*q.shape[1::-1], q.shape[2], -1)
         weights = torch.cat([before.transpose(0, 1), scores], dim=-1).softmax(-1)
         of_prefix, of_own = weights.split([prefix_keys.shape[1], longest], dim=-1)
-        out = (of_prefix.transpose(0, 1).flatten(1, 2) @ prefix_values).view(*q.shape[1::-1], *q.shape[2:]).transpose(0, 1)
+        out = (of_prefix.transpose(0, 1).flatten(1, 2) @ prefix_values).view(*q.shape[1::-1], q.shape[2], -1).transpose(0, 1)
         return (out + of_own @ values).flatten(1, 2)
 
 
@@ -208,7 +210,7 @@ def _past(recording: _Recording, packed: PackedRows, prefix_length: int, owners:
     for number, places in enumerate(packed.places):
         index[number, : len(places)] = torch.tensor(places)
     index = index.to(owners.device)[owners] + prefix_length  # [S, longest rest]
-    past = _Past(rests[owners], prefix_length)
+    past = _Past(rests[owners], int(rests.max()), prefix_length)
     for module, states in recording.seen.items():
         past.prefix[module] = tuple(s[:prefix_length].transpose(0, 1).contiguous() for s in states)  # type: ignore[assignment]
         past.own[module] = tuple(_with_room(s[index].transpose(1, 2), room) for s in states)  # type: ignore[assignment]

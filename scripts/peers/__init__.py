@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from peers import llamagym, trl
+from peers import beside_llamagym, beside_trl
 
-PEERS = {"llamagym": llamagym, "trl": trl}
+PEERS = {"llamagym": beside_llamagym, "trl": beside_trl}
 """Each sets its library up (`set_up`), writes a model as that reads it (`export_model`), and times it (`rate`)."""
 
 
@@ -56,6 +56,7 @@ def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds
                 bar.update()
                 result.ours.append(_our_rate(model, result.task))
                 bar.update()
+                bar.write(f"{result.task}: {peer} {result.theirs[-1]:.3f}/s, lgym {result.ours[-1]:.3f}/s", file=sys.stderr)
         bar.close()
     return results
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from models.test_tree_attention import FAMILIES, model_of, wrapped
 
 from helpers import tiny
 from lgym.models.decoding import Sampling, write_replies
@@ -46,6 +47,19 @@ def test_logprobs_are_those_of_one_full_forward(llm, prompts, settings):
 def test_greedy_is_transformers_own(llm, layout):
     """Against `generate`, one prompt at a time."""
     llm.layout = layout
+    for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS, seed=None), strict=True):
+        ids = torch.tensor([prompt])
+        own = llm.causal_lm.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=None
+        )
+        assert list(reply.ids) == own[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_writes_what_transformers_writes(family):
+    """Soft caps, partial rotation, learned positions, windows: token by token as in `generate`."""
+    model, _ = model_of(family)
+    llm = wrapped(model)
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS, seed=None), strict=True):
         ids = torch.tensor([prompt])
         own = llm.causal_lm.generate(

@@ -1,4 +1,5 @@
-"""TRL 1.16.0's GRPO trainer, in a virtual environment of its own beside the project (`.peers/trl`)."""
+"""TRL 1.16.0's GRPO trainer, in a virtual environment of its own beside the project (`.peers/trl`). (Not named `trl`: the
+job runs from this folder, where that would hide the library.)"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """LlamaGym 0.1.1, in a virtual environment of its own beside the project (`.peers/llamagym`), with the versions that it
-runs with and its own defaults."""
+runs with and its own defaults. (Not named `llamagym`: the job runs from this folder, where that would hide the library.)"""
 
 from __future__ import annotations
 
