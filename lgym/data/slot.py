@@ -115,7 +115,7 @@ class Slot:
         self.live = False
         if state is None:
             return
-        self.reset(state["seed"], number=state["number"])
+        self.reset(state["seed"], number=state.get("number", 0))
         for answer in state["answers"]:
             if not self.live:
                 break

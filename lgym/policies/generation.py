@@ -121,8 +121,17 @@ class GenerationPolicy(nn.Module):
         slots = torch.tensor(
             [b * width + t for b, reply in enumerate(replies) for t in range(len(reply))], device=states.device
         )
-        distinct = Sampling(self.sampling.temperature).logprobs(self.llm.logits(states))  # [K, V]
-        entropy = -(distinct.detach().exp() * distinct.detach()).sum(-1)
-        flat = distinct.new_zeros(len(replies) * width)
-        logprobs = flat.index_copy(0, slots, distinct[places, tokens])
+        logits = self.llm.logits(states)  # [K, V], of which every pass over it counts
+        if self.sampling.temperature != 1:
+            logits = logits / self.sampling.temperature
+        normalisers = logits.logsumexp(-1)
+        entropy = _entropy(logits.detach(), normalisers.detach())
+        flat = logits.new_zeros(len(replies) * width)
+        logprobs = flat.index_copy(0, slots, logits[places, tokens] - normalisers[places])
         return logprobs.view(-1, width), flat.index_copy(0, slots, entropy[places]).view(-1, width)
+
+
+def _entropy(logits: Tensor, normalisers: Tensor) -> Tensor:
+    """[K, V] logits and the logs [K] of their softmax's denominators to [K] entropies: log Z - E[logit]."""
+    probabilities = (logits - normalisers[:, None]).exp_()
+    return normalisers - torch.linalg.vecdot(probabilities, logits)
