@@ -205,3 +205,14 @@ class PolicyLearner(L.LightningModule, ABC):
         self.configure_model()
         require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
         set_rng_state(saved["rng"])
+
+
+def require_reference(kl_coef: float, llm: LLMConfig) -> None:
+    """Refuses a divergence from the frozen reference where there is none, or one of negative weight."""
+    if kl_coef < 0:
+        raise ValueError(f"kl_coef is {kl_coef}; it must be 0 or more.")
+    if kl_coef > 0 and llm.lora is None:
+        raise ValueError(
+            f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay near to. "
+            "Set kl_coef: 0, or train adapters."
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import clip_fraction, group_advantages, kl_k3, masked_mean, ppo_clip_loss
 from lgym.models import LLMConfig
-from lgym.modules.base import PolicyLearner
+from lgym.modules.base import PolicyLearner, require_reference
 from lgym.modules.describe import describe
 from lgym.modules.ppo import DEFAULT_LLM, default_optimizer
 from lgym.policies import GenerationPolicy
@@ -60,13 +60,7 @@ class GRPO(PolicyLearner):
             raise ValueError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
         if clip_high <= 0:
             raise ValueError(f"clip_high is {clip_high}; it must be above 0.")
-        if kl_coef < 0:
-            raise ValueError(f"kl_coef is {kl_coef}; it must be 0 or more.")
-        if kl_coef > 0 and self.llm_config.lora is None:
-            raise ValueError(
-                f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay "
-                "near to. Set kl_coef: 0, or train adapters."
-            )
+        require_reference(kl_coef, llm)
         self.clip_low, self.clip_high = clip_low, clip_high
         self.kl_coef = kl_coef
         self.scale_by_std = scale_by_std

@@ -22,7 +22,7 @@ from lgym.functional import (
     whiten,
 )
 from lgym.models import LLMConfig
-from lgym.modules.base import PolicyLearner
+from lgym.modules.base import PolicyLearner, require_reference
 from lgym.modules.describe import describe
 from lgym.policies import CandidatePolicy
 
@@ -101,11 +101,7 @@ class PPO(PolicyLearner):
         _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
         if value_warmup < 0:
             raise ValueError(f"value_warmup is {value_warmup}; it must be 0 or more rollouts.")
-        if kl_coef > 0 and self.llm_config.lora is None:
-            raise ValueError(
-                f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay "
-                "near to. Set kl_coef: 0, or train adapters."
-            )
+        require_reference(kl_coef, llm)
         if old_kl_coef < 0:
             raise ValueError(f"old_kl_coef is {old_kl_coef}; it must be 0 or more.")
         if reward_scale <= 0:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import torch
@@ -14,8 +12,8 @@ import torch
 from lgym.models.build import load_pretrained
 from lgym.models.config import LLMConfig
 from lgym.models.registry import find_entry
+from peers import environment
 
-ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = {"blackjack": "Blackjack-v1", "cartpole": "CartPole-v1", "cartpole-exact": "CartPole-v1"}
 """Of the tasks of `scripts/bench.py`."""
 
@@ -42,18 +40,7 @@ OF_DATASETS = (
 
 def set_up() -> Path:
     """Makes LlamaGym's environment, unless it is there; returns its Python."""
-    folder = ROOT / ".peers" / "llamagym"
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    ready = folder / "ready"
-    if ready.exists():
-        return python
-    print("Setting up LlamaGym in .peers/llamagym ...", file=sys.stderr)
-    venv.create(folder, with_pip=True, clear=True)
-    install = [str(python), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*install, f"torch=={torch.__version__.split('+')[0]}", *WITH_DEPENDENCIES, *OF_DATASETS], check=True)
-    subprocess.run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
-    ready.touch()
-    return python
+    return environment.set_up("llamagym", [*WITH_DEPENDENCIES, *OF_DATASETS], ["--no-deps", *WITHOUT_DEPENDENCIES])
 
 
 def export_model(name: str, folder: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import torch
@@ -14,24 +12,14 @@ import torch
 from lgym.models.build import load_pretrained
 from lgym.models.config import LLMConfig
 from lgym.models.registry import find_entry
+from peers import environment
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("trl==1.16.0", "peft", "accelerate", "datasets", "gymnasium")
 
 
 def set_up() -> Path:
     """Makes TRL's environment, unless it is there; returns its Python."""
-    folder = ROOT / ".peers" / "trl"
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    ready = folder / "ready"
-    if ready.exists():
-        return python
-    print("Setting up TRL in .peers/trl ...", file=sys.stderr)
-    venv.create(folder, with_pip=True, clear=True)
-    install = [str(python), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*install, f"torch=={torch.__version__.split('+')[0]}", *PACKAGES], check=True)
-    ready.touch()
-    return python
+    return environment.set_up("trl", PACKAGES)
 
 
 def export_model(name: str, folder: Path) -> None:
