@@ -89,7 +89,7 @@ class Report:
 
 def roofline(name: str, dtype: torch.dtype, device: torch.device, repeat: int) -> tuple[float, float]:
     """Tokens a second of the model as transformers loads it, frozen: forward, and forward + backward to the input."""
-    model, _ = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)
+    model: Any = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)[0]
     model.requires_grad_(False).to(device)
     embed = model.get_input_embeddings()
 

@@ -51,7 +51,7 @@ class LettersAgent(TextAgent):
         return ParsedAction(text)
 
 
-gymnasium.register("Letters-v0", LettersEnv)
+gymnasium.register("Letters-v0", LettersEnv)  # type: ignore[arg-type]
 
 
 @dataclass

@@ -13,6 +13,7 @@ from lgym.data.questions import action_of
 from lgym.envs import blackjack
 from lgym.envs.blackjack_chart import chart_array, strategy_chart
 from lgym.modules import PolicyLearner
+from lgym.policies import CandidatePolicy
 
 
 class BlackjackStrategy(L.Callback):
@@ -35,6 +36,11 @@ class BlackjackStrategy(L.Callback):
             raise ValueError(
                 f"BlackjackStrategy knows Blackjack-v1 under its default rules, and the environment is {data.env} with "
                 f"{data.env_kwargs or {}}. Take the callback out of trainer.callbacks."
+            )
+        if not isinstance(getattr(pl_module, "policy", None), CandidatePolicy):
+            raise ValueError(
+                "BlackjackStrategy asks for the probabilities of hit and stay, which only the candidate policy knows. Take "
+                "the callback out of trainer.callbacks."
             )
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -73,7 +79,9 @@ class BlackjackStrategy(L.Callback):
 def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndarray:
     """[280] the policy's probability of hitting, in the order of `blackjack.states()`."""
     contexts = data.contexts(blackjack.states())
-    with module.acting() as policy:
+    policy = module.policy
+    assert isinstance(policy, CandidatePolicy)
+    with module.acting():
         logprobs, _ = policy.evaluate(contexts)
     hits = np.zeros((len(contexts), logprobs.shape[1]))
     for row, context in enumerate(contexts):

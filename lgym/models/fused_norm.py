@@ -70,10 +70,10 @@ def _fused(norm: nn.Module) -> FusedRMSNorm | None:
     parameters = dict(norm.named_parameters())
     if not type(norm).__name__.endswith("RMSNorm") or not isinstance(eps, float) or list(parameters) != ["weight"]:
         return None
-    weight = norm.weight
-    if weight.requires_grad or weight.dim() != 1 or not weight.dtype.is_floating_point:  # type: ignore[operator, union-attr]
+    weight = parameters["weight"]
+    if weight.requires_grad or weight.dim() != 1 or not weight.dtype.is_floating_point:
         return None
-    fused = FusedRMSNorm(weight, eps)  # type: ignore[arg-type]
-    probe = torch.linspace(-2, 3, weight.numel(), dtype=weight.dtype, device=weight.device).expand(2, -1)  # type: ignore[operator, union-attr, call-overload]
-    tolerance = 4 * torch.finfo(weight.dtype).eps  # type: ignore[union-attr, arg-type]
+    fused = FusedRMSNorm(weight, eps)
+    probe = torch.linspace(-2, 3, weight.numel(), dtype=weight.dtype, device=weight.device).expand(2, -1)
+    tolerance = 4 * torch.finfo(weight.dtype).eps
     return fused if torch.allclose(norm(probe), fused(probe), rtol=tolerance, atol=tolerance) else None

@@ -219,6 +219,7 @@ class _Collect(torch.autograd.Function):
 
 def _own_attention(module: nn.Module) -> Any:
     """The attention function that the model had before."""
-    own = module.config._attn_implementation.removeprefix(PREFIX)  # type: ignore[union-attr]
-    written_out = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    config: Any = module.config
+    own = config._attn_implementation.removeprefix(PREFIX)
+    written_out: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     return ALL_ATTENTION_FUNCTIONS.get_interface(own, written_out)

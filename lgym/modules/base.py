@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from lgym.batch import EpisodeStatistics, Rollout, TurnBatch
+from lgym.batch import EpisodeStatistics, ReplyBatch, Rollout, TurnBatch
 from lgym.models import LLMConfig, build_llm
 from lgym.modules.checkpointing import (
     CheckpointMismatchError,
@@ -60,11 +60,11 @@ class PolicyLearner(L.LightningModule, ABC):
         self._configured_rates: list[dict[str, float]] = []
 
     @abstractmethod
-    def prepare(self, rollout: Rollout) -> TurnBatch:
-        """What to learn from a rollout."""
+    def prepare(self, rollout: Rollout) -> Any:
+        """What to learn from a rollout: a `TurnBatch`, or of a policy that speaks a `ReplyBatch`."""
 
     @abstractmethod
-    def loss(self, batch: TurnBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]] | None:
         """The loss of a minibatch, a scalar, with metrics; `None` where the rollout has nothing more to teach."""
 
     # -- the Learner protocol -------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class PolicyLearner(L.LightningModule, ABC):
         rate = self.make_optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         return [{"params": body}, {"params": head, "lr": rate * self.value_lr_scale}]
 
-    def training_step(self, batch: TurnBatch, batch_idx: int) -> Tensor | None:
+    def training_step(self, batch: TurnBatch | ReplyBatch, batch_idx: int) -> Tensor | None:
         result = self.loss(batch)
         if batch_idx == 0:
             self.log_dict(self.rollout_metrics, on_step=False, on_epoch=True, batch_size=1)

@@ -116,7 +116,7 @@ class GRPO(PolicyLearner):
             self.rollout_metrics["policy/logprob_gap"] = float((new.detach() - old).abs().max())
         self._first = False
         lengths = mask.sum(1, keepdim=True)
-        divisors = {"reply": lengths, "tokens": 1, "limit": self.policy.max_new_tokens}
+        divisors: dict[str, Tensor | int] = {"reply": lengths, "tokens": 1, "limit": self.policy.max_new_tokens}
         total = ((losses * mask) / divisors[self.normalise_by]).sum() * batch.scale
         metrics["loss/total"] = total
         return total, {name: value.detach() for name, value in metrics.items()}

@@ -192,8 +192,8 @@ class PPO(PolicyLearner):
 
     def _reference(self, rollout: Rollout) -> Tensor:
         """[U, C] the distributions of the frozen model."""
-        with self.acting() as policy, policy.llm.reference():
-            return policy.evaluate(rollout.contexts)[0]
+        with self.acting(), self.policy.llm.reference():
+            return self.policy.evaluate(rollout.contexts)[0]
 
 
 def _check(gamma: float, gae_lambda: float, clip_low: float, clip_high: float, target_kl: float | None) -> None:

@@ -24,7 +24,7 @@ def test_ppo_learns_to_say_the_word(tmp_path, model_folder):
     """Chance is 1/3. A loss of the wrong sign, credit on the wrong turn or a dead gradient stays there."""
     lgym("fit", tmp_path, model_folder, **LEARN)
     metrics = scalars(tmp_path)
-    assert list(metrics["val_sampled/return_mean"].values())[-1] > 0.9
+    assert list(metrics["val_sampled/return_mean"].values())[-1] > 0.8
     assert list(metrics["rollout/return_mean"].values())[0] < 0.6
 
 
