@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
@@ -142,6 +143,7 @@ def draw(curves: dict[str, Curve], title: str, axis: str, expected: str, slope: 
     axes.plot(numbers, last * (numbers / numbers[-1]) ** slope, color="grey", linewidth=0.8, label=expected)
     axes.set(xscale="log", yscale="log", xlabel=axis, ylabel="seconds", title=title)
     axes.set_xticks(numbers, [f"{n:.0f}" for n in numbers])
+    axes.xaxis.set_minor_formatter(NullFormatter())  # their labels would lie over the numbers
     axes.legend(fontsize=8)
     figure.savefig(file, dpi=110)
 
