@@ -18,7 +18,7 @@ from lgym.data.dataset import EvaluationDataset, RolloutDataset
 from lgym.data.questions import action_of, candidates_of
 from lgym.data.slot import Slot
 from lgym.envs import make_env
-from lgym.types import Episode, Learner
+from lgym.types import Episode, Learner, ParsedAction
 
 STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
 """Each stage draws its reset seeds and its sampling from a stream of its own."""
@@ -87,7 +87,9 @@ class RolloutDataModule(L.LightningDataModule):
         self._offers_candidates = self._check_questions()
 
     def setup(self, stage: str) -> None:
-        """Refuses an agent without candidates for a policy that chooses between them; no model is loaded yet."""
+        """Refuses an agent that does not go with the policy; no model is loaded yet."""
+        if self._learner.speaks:
+            self._check_speaking()
         if not self._offers_candidates and not self._learner.speaks:
             raise ValueError(
                 f"{type(self.agent).__name__} offers no candidates, and the candidate policy chooses between candidates. "
@@ -208,6 +210,21 @@ class RolloutDataModule(L.LightningDataModule):
             )
             for seed in (None, self._stream(stage))
         ]
+
+    def _check_speaking(self) -> None:
+        """Has the agent read a reply that says nothing, and looks at its fallback."""
+        name = type(self.agent).__name__
+        parsed = self.agent.extract_action("")
+        if not isinstance(parsed, ParsedAction):
+            raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
+        env = make_env(self.env, self.env_kwargs, self.max_episode_steps)
+        space = env.action_space
+        env.close()
+        if self.agent.fallback == "default" and not space.contains(self.agent.default_action):
+            raise ValueError(
+                f"{name}.fallback is 'default', and its default_action {self.agent.default_action!r} is not in {self.env}'s "
+                f"action space {space}."
+            )
 
     def _check_questions(self) -> bool:
         """Asks the agent about a first observation, so that its mistakes show before a model is loaded.

@@ -17,6 +17,8 @@ from lgym.modules.describe import describe
 from lgym.modules.ppo import DEFAULT_LLM, default_optimizer
 from lgym.policies import GenerationPolicy
 
+NO_GROUPS = "GRPO compares episodes from the same reset seed: set data.group_size to 2 or more."
+
 
 class GRPO(PolicyLearner):
     """GRPO (Shao et al. 2024, arXiv:2402.03300, equation 3), for episodes of any number of turns.
@@ -66,6 +68,11 @@ class GRPO(PolicyLearner):
         self.scale_by_std = scale_by_std
         self.normalise_by = normalise_by
         self._first = True
+
+    def setup(self, stage: str) -> None:
+        """Refuses, before a model is loaded, data without groups."""
+        if stage == "fit" and getattr(self.trainer.datamodule, "group_size", 2) < 2:  # type: ignore[attr-defined]
+            raise ValueError(NO_GROUPS)
 
     def prepare(self, rollout: Rollout) -> ReplyBatch:
         """Every turn with its episode's advantage, in the order of their contexts, without those that teach nothing."""
@@ -146,7 +153,7 @@ def _require_comparable(rollout: Rollout, returns: Tensor, groups: Tensor, rows:
     if len(returns) != len(rollout.episode_returns):
         raise ValueError("GRPO compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout.")
     if len(groups.unique()) == len(groups):
-        raise ValueError("GRPO compares episodes from the same reset seed: set data.group_size to 2 or more.")
+        raise ValueError(NO_GROUPS)
     begins = torch.ones_like(episodes, dtype=torch.bool)
     begins[1:] = episodes[1:] != episodes[:-1]  # an episode's turns lie together, in their order
     first = torch.zeros_like(groups).index_copy(0, episodes[begins], rows[begins])

@@ -98,9 +98,12 @@ class GenerationPolicy(nn.Module):
     @torch.no_grad()
     def values(self, contexts: Sequence[Context]) -> Tensor:
         """[U] state values."""
-        prompts = [context.prompt_ids for context in contexts]
-        states, index = self.llm.hidden_states(prompts, [len(p) for p in prompts], row_length=self.row_length)
-        return self.llm.values(states[[own[0] for own in index]]).cpu()
+        values = []
+        for start in range(0, len(contexts), self.replies_per_forward):
+            prompts = [context.prompt_ids for context in contexts[start : start + self.replies_per_forward]]
+            states, index = self.llm.hidden_states(prompts, [len(p) for p in prompts], row_length=self.row_length)
+            values.append(self.llm.values(states[[own[0] for own in index]]).cpu())
+        return torch.cat(values)
 
     def forward(
         self, contexts: Sequence[Context], rows: Tensor, replies: Sequence[tuple[int, ...]]

@@ -48,6 +48,22 @@ def test_an_agent_without_candidates_needs_a_policy_that_speaks():
 
 
 @pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"extract_action": lambda self, text: 1}, r"extract_action returned 1 for an empty reply"),
+        ({"fallback": "default"}, r"default_action None is not in Echo-v0's action space"),
+        ({"fallback": "default", "default_action": 3}, r"default_action 3 is not in"),
+    ],
+)
+def test_a_speaking_agents_mistakes_are_told_when_the_run_is_set_up(members, message):
+    """Otherwise they surface at the first reply that cannot be read."""
+    data = module(agent_with(candidates=lambda self, o, i: None, **members))
+    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(speaks=True))
+    with pytest.raises(ValueError, match=message):
+        data.setup("fit")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"group_size": 3}, r"group_size is 3 and data.episodes_per_rollout is 8.*multiple"),

@@ -16,6 +16,13 @@ def curves(tmp_path, model_folder, **options):
     return {name: [curve[step] for step in sorted(curve)] for name, curve in runs.scalars(tmp_path).items()}
 
 
+def test_data_without_groups_is_refused_before_a_model_is_loaded(tmp_path, capsys):
+    """The model's name is wrong too, and that is not what is complained about."""
+    with pytest.raises(SystemExit):
+        curves(tmp_path, "no-such-model", data__group_size=1)
+    assert "set data.group_size to 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_grpo_learns_what_is_rewarded(tmp_path, model_folder, sign):
     """Random bytes name a vowel in about one of ten replies; the control is paid for avoiding them."""
