@@ -39,19 +39,38 @@ class Context:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a policy that speaks freely said, with the log-probability of every token at that time."""
+    """What a policy said, with the log-probability of every token at that time."""
 
     ids: tuple[int, ...]
-    """The tokens; the last is a stop token if the reply ended by itself."""
+    """The tokens, in the order in which the model was fed them."""
 
     logprobs: tuple[float, ...]
-    """Of each token, under the distribution that it was drawn from."""
+    """Of each token, under the distribution that it was drawn from; 0 where it was not drawn."""
 
     ended: bool
-    """Whether a stop token ended it; otherwise it was cut at the limit."""
+    """Whether it ended by itself; otherwise it was cut at the limit."""
 
     text: str = ""
-    """What it says, without the stop token."""
+    """What it says, without a stop token."""
+
+    drawn: tuple[bool, ...] = ()
+    """Which tokens the policy chose, a candidate of several tokens at its first; empty where it chose all."""
+
+    choice: int = -1
+    """Which of the context's candidates it came to; -1 for free text."""
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        return self.drawn or (True,) * len(self.ids)
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """What a policy says of a `ReplyBatch`, differentiable."""
+
+    logprobs: Tensor  # [B, T], 0 where the batch's mask is false
+    entropy: Tensor  # [B, T] nats, likewise
+    values: Tensor  # [B, T] of the state before each token, so of column 0 before the turn; anything where the mask is false
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,7 @@ class TurnBatch:
     """Turns to learn from, with what was known when they were played. Sorted by context."""
 
     contexts: tuple[Context, ...]
+    bundles: tuple[tuple[int, ...], ...]  # the contexts that a minibatch takes together
     rows: Tensor  # [B] int64, the context of each turn
     choices: Tensor  # [B] int64
     old_logprobs: Tensor  # [U, C] the distributions that were sampled from
@@ -100,6 +120,9 @@ class TurnBatch:
     scale: float
     """What one turn's loss is multiplied by: the number of minibatches of a pass over the number of turns of the
     rollout. Minibatches of one pass then average to the mean over the rollout, however unequal they are."""
+
+    imitated: ReplyBatch | None = None
+    """Turns to imitate beside these."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -115,6 +138,7 @@ class TurnBatch:
         width = max(len(context.candidates) for context in contexts)
         return TurnBatch(
             contexts=contexts,
+            bundles=(tuple(range(len(index))),),
             rows=torch.repeat_interleave(torch.arange(len(index)), counts),
             choices=self.choices[turns],
             old_logprobs=self.old_logprobs[index, :width],
@@ -126,66 +150,115 @@ class TurnBatch:
         )
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[TurnBatch]:
-        """One pass: the contexts in the given order, `size` at a time, each with all its turns.
+        """One pass: the bundles of contexts in the given order, `size` contexts at a time, each with all its turns.
 
         Every distinct prompt is so evaluated once a pass, however often it was met.
         """
-        count = -(-len(order) // size)
-        for start in range(0, len(order), size):
-            yield self.select(order[start : start + size], scale=count / len(self))
+        parts = _filled(self.bundles, size, order)
+        for part in parts:
+            yield self.select(part, scale=len(parts) / len(self))
 
 
 @dataclass(frozen=True)
 class ReplyBatch:
-    """Turns of a policy that speaks, to learn from token by token. Sorted by context."""
+    """Turns to learn from token by token; a choice between candidates is one token. Sorted by context."""
 
     contexts: tuple[Context, ...]
+    bundles: tuple[tuple[int, ...], ...]  # the contexts that a minibatch takes together
+    by_turn: bool  # whether minibatches are counted in turns, or in contexts
     rows: Tensor  # [B] int64, the context of each turn
     replies: tuple[tuple[int, ...], ...]  # B replies' tokens
-    old_logprobs: Tensor  # [B, T], 0 behind a reply's end
-    advantages: Tensor  # [B]
+    choices: Tensor  # [B] int64, the candidate that each came to, -1 for free text
+    mask: Tensor  # [B, T] bool, the tokens that the policy chose
+    old_logprobs: Tensor  # [B, T], 0 where the mask is false, like all that follow
+    advantages: Tensor  # [B, T]
+    returns: Tensor | None  # [B, T] what values should have foretold, or [B, 1] before each turn, where a loss wants them
     ref_logprobs: Tensor | None  # [B, T] the frozen reference's, where a loss wants them
     scale: float
     """What the sum of a minibatch's losses is multiplied by; minibatches of one pass then average to the rollout's loss."""
 
+    imitated: ReplyBatch | None = None
+    """Turns to imitate beside these."""
+
     def __len__(self) -> int:
         return len(self.rows)
-
-    @property
-    def mask(self) -> Tensor:
-        """[B, T] bool: where there is a token."""
-        lengths = torch.tensor([len(reply) for reply in self.replies], device=self.rows.device)
-        return torch.arange(self.old_logprobs.shape[1], device=self.rows.device) < lengths[:, None]
 
     def to(self, device: torch.device | str) -> ReplyBatch:
         return _moved(self, device)
 
-    def select(self, chosen: Sequence[int], scale: float) -> ReplyBatch:
-        """The turns of the `chosen` contexts, and only those contexts."""
-        index = torch.as_tensor(chosen, dtype=torch.int64)
-        turns, counts = _turns_of(self.rows, index)
-        replies = tuple(self.replies[i] for i in turns.tolist())
-        width = max(map(len, replies))
+    def select(self, turns: Tensor, scale: float) -> ReplyBatch:
+        """These turns, and only their contexts."""
+        mask = self.mask[turns]
+        width = int(mask.any(0).nonzero().max()) + 1
+        contexts, rows = self.rows[turns].unique(return_inverse=True)
+
+        def of(columns: Tensor | None) -> Any:
+            return None if columns is None else columns[turns, :width]
+
         return ReplyBatch(
-            contexts=tuple(self.contexts[i] for i in index.tolist()),
-            rows=torch.repeat_interleave(torch.arange(len(index)), counts),
-            replies=replies,
-            old_logprobs=self.old_logprobs[turns, :width],
-            advantages=self.advantages[turns],
-            ref_logprobs=None if self.ref_logprobs is None else self.ref_logprobs[turns, :width],
+            contexts=tuple(self.contexts[i] for i in contexts.tolist()),
+            bundles=(tuple(range(len(contexts))),),
+            by_turn=self.by_turn,
+            rows=rows,
+            replies=tuple(self.replies[i] for i in turns.tolist()),
+            choices=self.choices[turns],
+            mask=mask[:, :width],
+            old_logprobs=of(self.old_logprobs),
+            advantages=of(self.advantages),
+            returns=of(self.returns),
+            ref_logprobs=of(self.ref_logprobs),
             scale=scale,
         )
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[ReplyBatch]:
-        """One pass, as `TurnBatch.minibatches`."""
-        count = -(-len(order) // size)
-        for start in range(0, len(order), size):
-            yield self.select(order[start : start + size], scale=self.scale * count)
+        """One pass over the bundles in the given order: `size` contexts at a time, each with all its turns, or where
+        `by_turn`, `size` turns."""
+        if self.by_turn:
+            parts = list(torch.cat([self._turns(self.bundles[b]) for b in order]).split(size))
+        else:
+            parts = [self._turns(part) for part in _filled(self.bundles, size, order)]
+        for part in parts:
+            yield self.select(part, scale=self.scale * len(parts))
+
+    def _turns(self, contexts: Sequence[int]) -> Tensor:
+        return _turns_of(self.rows, torch.as_tensor(contexts, dtype=torch.int64))[0]
+
+
+def bundles_of(rollout: Rollout) -> tuple[tuple[int, ...], ...]:
+    """The contexts that were acted on, those together that one episode led through, each going on from the one before.
+
+    They share all but their ends, so a pass computes them together for little more than the longest.
+    """
+    ids, mask = rollout.context_ids, rollout.mask
+    together = (rollout.episode_ids[:, 1:] == rollout.episode_ids[:, :-1]) & mask[:, 1:] & mask[:, :-1]
+    steps = torch.stack([ids[:, :-1][together], ids[:, 1:][together]], dim=1).unique(dim=0).tolist()
+    bundle: dict[int, list[int]] = {}
+    for before, after in sorted(steps, key=lambda step: len(rollout.contexts[step[1]].prompt_ids)):
+        prompt, longer = rollout.contexts[before].prompt_ids, rollout.contexts[after].prompt_ids
+        if after in bundle or len(longer) <= len(prompt) or longer[: len(prompt)] != prompt:
+            continue
+        chain = bundle.setdefault(before, [before])
+        if chain[-1] == before:
+            chain.append(after)
+            bundle[after] = chain
+    acted_on = ids[mask].unique().tolist()
+    return tuple(tuple(bundle.get(c, [c])) for c in acted_on if bundle.get(c, [c])[0] == c)
+
+
+def _filled(bundles: Sequence[Sequence[int]], size: int, order: Sequence[int]) -> list[list[int]]:
+    """Bundles in the given order as minibatches of `size` contexts, or as many more as the last bundle has."""
+    parts: list[list[int]] = []
+    for b in order:
+        if not parts or len(parts[-1]) >= size:
+            parts.append([])
+        parts[-1] += bundles[b]
+    return parts
 
 
 def _moved(batch: Any, device: torch.device | str) -> Any:
     """A batch with its tensors on a device."""
-    tensors = {f.name: getattr(batch, f.name) for f in fields(batch) if isinstance(getattr(batch, f.name), Tensor)}
+    parts = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor | ReplyBatch)}
     return replace(batch, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 

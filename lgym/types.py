@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 
 class Message(TypedDict):
@@ -34,6 +34,22 @@ class ParsedAction:
     @classmethod
     def failure(cls, reason: str) -> ParsedAction:
         return cls(action=None, ok=False, reason=reason)
+
+
+class Said(NamedTuple):
+    """What the policy said in one turn."""
+
+    answer: str
+    """What the agent reads an action from: the whole text, or the candidate that was chosen."""
+
+    text: str
+    """The whole text, as it stands in the conversation."""
+
+    ids: tuple[int, ...]
+    """Its tokens, a stop token included."""
+
+    ended: bool
+    """Whether it ended by itself, with a stop token or text."""
 
 
 @dataclass
@@ -72,7 +88,10 @@ class Policy(Protocol):
     """What the data side asks of a policy that chooses between candidates."""
 
     speaks: bool
-    """Whether it writes free text (`SpeakingPolicy`) rather than choose."""
+    """Whether it writes free text (`SpeakingPolicy`)."""
+
+    chooses: bool
+    """Whether it chooses between the agent's candidates."""
 
     def evaluate(self, contexts: Sequence[Any]) -> tuple[Any, Any]:
         """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]."""
@@ -80,9 +99,10 @@ class Policy(Protocol):
 
 
 class SpeakingPolicy(Protocol):
-    """What the data side asks of a policy that speaks freely."""
+    """What the data side asks of a policy that speaks freely, or speaks and then chooses."""
 
     speaks: bool
+    chooses: bool
 
     def reply(self, contexts: Sequence[Any], seed: int | None) -> tuple[list[Any], Any]:
         """A `Reply` to each context, equal ones or not, and state values [len(contexts)]; without a seed the likeliest."""
@@ -108,7 +128,17 @@ class Learner(Protocol):
 
     @property
     def speaks(self) -> bool:
-        """Whether the policy writes free text rather than choose between candidates."""
+        """Whether the policy writes free text."""
+        ...
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the policy chooses between the agent's candidates, if it speaks then afterwards."""
+        ...
+
+    @property
+    def sft_coef(self) -> float:
+        """Weight of the loss of turns that are imitated; 0 imitates nothing."""
         ...
 
     def acting(self) -> AbstractContextManager[Any]:
@@ -116,5 +146,5 @@ class Learner(Protocol):
         ...
 
     def prepare(self, rollout: Any) -> Any:
-        """From what happened to what to learn from it: a `Rollout` to a `TurnBatch`."""
+        """From what happened to what to learn from it: a `Rollout` to a `TurnBatch` or `ReplyBatch`."""
         ...

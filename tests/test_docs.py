@@ -38,7 +38,7 @@ def test_every_logged_metric_is_in_the_table(tmp_path, model_folder):
     speaking.write_text(LETTERS)
     lgym(
         "fit", tmp_path, model_folder, speaking, **small | {"data__group_size": 2}, trainer__max_epochs=1,
-        model__init_args__kl_coef=0.1, trainer__check_val_every_n_epoch=1,
+        model__init_args__loss__kl_coef=0.1, trainer__check_val_every_n_epoch=1,
     )  # fmt: skip
     logged = (set(scalars(tmp_path)) | set(scalars(tmp_path, 1))) - {"epoch"}
     assert len(logged) > 20

@@ -1,7 +1,8 @@
 """How an environment reads to a language model: one agent file an environment."""
 
 from lgym.agents.base import TextAgent
-from lgym.agents.blackjack import BlackjackAgent
+from lgym.agents.blackjack import BlackjackAgent, BlackjackJsonAgent
 from lgym.agents.cartpole import CartPoleAgent
+from lgym.agents.frozen_lake import FrozenLakeAgent
 
-__all__ = ["BlackjackAgent", "CartPoleAgent", "TextAgent"]
+__all__ = ["BlackjackAgent", "BlackjackJsonAgent", "CartPoleAgent", "FrozenLakeAgent", "TextAgent"]

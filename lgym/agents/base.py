@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from lgym.agents.parsing import read_action
 from lgym.types import ParsedAction
 
 Fallback = Literal["penalize", "random", "default", "repeat", "end_episode"]
@@ -26,11 +28,20 @@ class TextAgent(ABC):
                 return f"Row {row}, column {column}."
 
     Where the legal actions change from turn to turn, override `candidates`; where actions are not names, override
-    `extract_action`, which then sees whatever the model said; and with no `actions` at all the model speaks freely.
+    `extract_action`; and with no `actions` at all the model speaks freely. What it says freely is read by `parse`: a JSON
+    reply by its `json_key`, other forms by a `pattern`, and whatever else by `extract_action`.
     """
 
     actions: Sequence[str] = ()
     """The names of a `Discrete` space's actions, in the order of their numbers from 0; empty where not needed."""
+
+    json_key: str | None = "action"
+    """Where a reply in JSON, such as `{"action": "up"}`, has its action; `None` reads no JSON."""
+
+    pattern: str | None = None
+    """A regular expression for replies such as `Action: up`: of its last match the group named action, else the first
+    group, else the whole is the action. It sees a reply's last 10,000 characters; one that backtracks without end is not
+    stopped."""
 
     fallback: Fallback = "penalize"
     """What happens when no action can be read from what the model said:
@@ -60,6 +71,8 @@ class TextAgent(ABC):
             raise TypeError(f"{cls.__name__}.system_prompt is a method: make it a string, or put @property above it")
         if isinstance(cls.__dict__.get("actions"), str):
             raise TypeError(f"{cls.__name__}.actions is one string, {cls.actions!r}: make it a tuple of names")
+        if cls.pattern is not None:
+            _check_pattern(cls.__name__, cls.pattern)
         if cls.fallback not in FALLBACKS:
             raise TypeError(f"{cls.__name__}.fallback is {cls.fallback!r}: choose one of {', '.join(FALLBACKS)}")
 
@@ -70,6 +83,14 @@ class TextAgent(ABC):
     def candidates(self, observation: Any, info: Mapping[str, Any]) -> Sequence[str] | None:
         """The legal actions as texts, or `None`: the agent offers no candidates and the model speaks freely."""
         return self.actions or None
+
+    def parse(self, text: str) -> ParsedAction:
+        """The action that a free reply names, by its JSON, else the `pattern`, else `extract_action`, see `read_action`.
+
+        JSON and pattern name an action by its name or number in `actions`; without `actions`, `extract_action` reads
+        what they found. Raises only what `extract_action` raises.
+        """
+        return read_action(text, self.extract_action, actions=self.actions, json_key=self.json_key, pattern=self.pattern)
 
     def extract_action(self, text: str) -> ParsedAction:
         """The action a text names: by default its number in `actions`, whatever the case and the space around it.
@@ -88,3 +109,12 @@ class TextAgent(ABC):
     def baselines(self) -> dict[str, float]:
         """Mean episode returns of policies known for this environment, such as 'random' and 'optimal'."""
         return {}
+
+
+def _check_pattern(name: str, pattern: Any) -> None:
+    if not isinstance(pattern, str):
+        raise TypeError(f"{name}.pattern is {pattern!r}: make it a regular expression in a string")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise TypeError(f"{name}.pattern is {pattern!r}, which is no regular expression: {error}") from error

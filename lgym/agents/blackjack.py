@@ -34,6 +34,18 @@ class BlackjackAgent(TextAgent):
         return dict(_baselines())
 
 
+class BlackjackJsonAgent(BlackjackAgent):
+    """The same game for a model that speaks: its answer is JSON, read by `json_key`. A reply that cannot be read ends the
+    hand as lost."""
+
+    system_prompt = (
+        "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. "
+        "The dealer draws up to 17. In a soft hand an ace counts 11. "
+        'Answer in JSON: {"action": "hit"} to draw a card, or {"action": "stay"} to stop.'
+    )
+    fallback = "end_episode"
+
+
 @cache
 def _baselines() -> dict[str, float]:
     below_17 = np.array([player_sum < 17 for player_sum, _, _ in blackjack.states()], dtype=float)

@@ -25,8 +25,8 @@ class ContextBuilder:
         self._tokenizer = tokenizer
         self._system_prompt = system_prompt
         self._context_length = context_length
-        self._contexts: dict[tuple[str, tuple[str, ...]], Context] = {}
-        self._takes_system_role = self._renders(self._messages("", system_role=True))
+        self._contexts: dict[tuple[Any, tuple[str, ...]], Context] = {}
+        self._takes_system_role = self._renders(self._messages((), "", system_role=True))
 
     def context(self, observation_text: str, candidates: Sequence[str]) -> Context:
         """The context of an observation; the same object for the same question.
@@ -38,29 +38,64 @@ class ContextBuilder:
         known = self._contexts.get(key)
         if known is not None:
             return known
+        context = self._context(self.encode(self.render((), observation_text)), observation_text, key[1])
+        self._remember(key, context)
+        return context
+
+    def with_prompt(self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str]) -> Context:
+        """The context of a prompt that is longer than its observation; the same object for the same question.
+
+        Raises:
+            ValueError: as `context`.
+        """
+        key = (prompt_ids, tuple(candidates))
+        context = self._contexts.get(key)
+        if context is None:
+            context = self._context(prompt_ids, observation_text, key[1])
+            self._remember(key, context)
+        return context
+
+    def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
+        """The prompt as text: earlier observations and replies, and the observation to answer."""
+        messages = self._messages(turns, observation_text, system_role=self._takes_system_role)
+        return self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+
+    def fits(self, prompt_ids: tuple[int, ...], candidates: Sequence[str]) -> bool:
+        """Whether the model can take a prompt with its longest candidate."""
+        return len(prompt_ids) + max((len(self.encode(c)) for c in candidates), default=0) <= self._context_length
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, token: int) -> str:
+        return self._tokenizer.decode([token])
+
+    def is_special(self, token: int) -> bool:
+        return token in self._tokenizer.all_special_ids
+
+    def _context(self, prompt_ids: tuple[int, ...], observation_text: str, candidates: tuple[str, ...]) -> Context:
         context = Context(
-            prompt_ids=self._prompt_ids(observation_text),
-            candidate_ids=tuple(self._encode(candidate) for candidate in candidates),
-            candidates=key[1],
+            prompt_ids=prompt_ids,
+            candidate_ids=tuple(self.encode(candidate) for candidate in candidates),
+            candidates=candidates,
             observation_text=observation_text,
         )
         self._check(context)
+        return context
+
+    def _remember(self, key: tuple[Any, tuple[str, ...]], context: Context) -> None:
         if len(self._contexts) >= CACHED_CONTEXTS:
             self._contexts.clear()
         self._contexts[key] = context
-        return context
 
-    def _prompt_ids(self, observation_text: str) -> tuple[int, ...]:
-        messages = self._messages(observation_text, system_role=self._takes_system_role)
-        return self._encode(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-
-    def _messages(self, observation_text: str, *, system_role: bool) -> list[Message]:
-        if system_role:
-            return [
-                {"role": "system", "content": self._system_prompt},
-                {"role": "user", "content": observation_text},
-            ]
-        return [{"role": "user", "content": f"{self._system_prompt}\n\n{observation_text}"}]
+    def _messages(self, turns: Sequence[tuple[str, str]], observation_text: str, *, system_role: bool) -> list[Message]:
+        observations = [*(observation for observation, _ in turns), observation_text]
+        if not system_role:
+            observations[0] = f"{self._system_prompt}\n\n{observations[0]}"
+        messages: list[Message] = [{"role": "system", "content": self._system_prompt}] if system_role else []
+        for observation, (_, reply) in zip(observations, turns, strict=False):
+            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
+        return [*messages, {"role": "user", "content": observations[-1]}]
 
     def _renders(self, messages: list[Message]) -> bool:
         try:
@@ -68,9 +103,6 @@ class ContextBuilder:
         except TemplateError:
             return False
         return True
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _check(self, context: Context) -> None:
         seen: dict[tuple[int, ...], str] = {}
@@ -86,7 +118,8 @@ class ContextBuilder:
         longest = len(context.prompt_ids) + max((len(ids) for ids in context.candidate_ids), default=0)
         if longest > self._context_length:
             raise ValueError(
-                f"A prompt with its longest candidate has {longest} tokens, more than the model's {self._context_length}. "
+                f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
+                "model's context leaves beside its reply. "
                 f"Shorten the system prompt or what the agent's format_observation says, or choose a model with a longer "
                 f"context. The observation begins: {context.observation_text[:200]!r}"
             )

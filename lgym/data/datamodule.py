@@ -13,12 +13,24 @@ from torch.utils.data import DataLoader
 from lgym.agents.base import TextAgent
 from lgym.batch import Context
 from lgym.data.chat import ContextBuilder
+from lgym.data.checks import (
+    check_speaking,
+    offers_candidates,
+    require_one_amount,
+    require_positive,
+    require_replayable,
+    require_whole_groups,
+)
 from lgym.data.collector import Collector
+from lgym.data.conversation import History
 from lgym.data.dataset import EvaluationDataset, RolloutDataset
-from lgym.data.questions import action_of, candidates_of
+from lgym.data.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.imitation import Imitation, load_demonstrations
+from lgym.data.questions import candidates_of
+from lgym.data.replay import BestEpisodes
 from lgym.data.slot import Slot
 from lgym.envs import make_env
-from lgym.types import Episode, Learner, ParsedAction
+from lgym.types import Episode, Learner
 
 STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
 """Each stage draws its reset seeds and its sampling from a stream of its own."""
@@ -39,6 +51,10 @@ class RolloutDataModule(L.LightningDataModule):
         update_epochs: int = 4,
         minibatch_size: int = 32,
         group_size: int = 1,
+        history: History = 0,
+        demonstrations: list[DemonstrationSource] | None = None,
+        replay: BestEpisodes | None = None,
+        imitation_size: int = 32,
         eval_episodes: int = 100,
         transcripts_per_rollout: int = 4,
         seed: int = 0,
@@ -54,23 +70,36 @@ class RolloutDataModule(L.LightningDataModule):
             turns_per_rollout: turns played between two updates, over all environments; a multiple of num_envs. Episodes
                 go on in the next rollout.
             update_epochs: passes over each rollout.
-            minibatch_size: distinct prompts in a minibatch; every turn that was played from them is in it.
+            minibatch_size: distinct prompts in a minibatch, with every turn that was played from them; of a policy that
+                speaks, turns.
             group_size: episodes in a row that start from the same reset seed while training: what grouped estimators (GRPO)
                 compare. A divisor of episodes_per_rollout.
+            history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
+                the model's context is left out, the oldest first.
+            demonstrations: turns to imitate, by class_path: lgym.data.JsonLines, lgym.data.Expert. They count as the model's
+                `sft_coef` says, and are asked without history.
+            replay: imitates the run's own best episodes too: lgym.data.BestEpisodes; needs episodes_per_rollout.
+            imitation_size: turns to imitate beside each minibatch.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
             transcripts_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
             seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
         """
         super().__init__()
-        _require_positive(
+        require_positive(
             num_envs=num_envs,
             update_epochs=update_epochs,
             minibatch_size=minibatch_size,
+            imitation_size=imitation_size,
             group_size=group_size,
             eval_episodes=eval_episodes,
         )
-        _require_one_amount(episodes_per_rollout, turns_per_rollout, num_envs)
-        _require_whole_groups(group_size, episodes_per_rollout)
+        require_one_amount(episodes_per_rollout, turns_per_rollout, num_envs)
+        require_whole_groups(group_size, episodes_per_rollout)
+        if history != "full" and history < 0:
+            raise ValueError(f"data.history is {history}; it must be 0 or more turns, or full.")
+        self.history: History = history
+        self.demonstrations, self.replay, self.imitation_size = demonstrations or [], replay, imitation_size
+        require_replayable(replay, episodes_per_rollout, history)
         self.group_size = group_size
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
         self.agent = agent
@@ -83,18 +112,47 @@ class RolloutDataModule(L.LightningDataModule):
         self._rng = np.random.default_rng(self._stream("fit"))
         self._collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
+        self._demonstrated: list[Demonstration] = []
         self._builder: ContextBuilder | None = None
-        self._offers_candidates = self._check_questions()
+        self._offers_candidates = offers_candidates(agent, self._make_env(), seed)
 
     def setup(self, stage: str) -> None:
-        """Refuses an agent that does not go with the policy; no model is loaded yet."""
-        if self._learner.speaks:
-            self._check_speaking()
-        if not self._offers_candidates and not self._learner.speaks:
+        """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
+        if not self._learner.chooses:
+            check_speaking(self.agent, self._make_env())
+        elif not self._offers_candidates:
             raise ValueError(
-                f"{type(self.agent).__name__} offers no candidates, and the candidate policy chooses between candidates. "
-                "Set its class attribute `actions`, return them from `candidates(observation, info)`, or let the model "
-                "speak: lgym.modules.GRPO."
+                f"{type(self.agent).__name__} offers no candidates, and this policy chooses between candidates. Set its "
+                "class attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
+                "model.policy.class_path: lgym.policies.GenerationPolicy."
+            )
+
+        if stage == "fit":
+            self._read_demonstrations()
+
+    def _read_demonstrations(self) -> None:
+        imitates = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
+        sft_coef = self._learner.sft_coef
+        if imitates != (sft_coef > 0):
+            given = "data.demonstrations or data.replay" if imitates else "neither data.demonstrations nor data.replay"
+            raise ValueError(f"There is {given} to imitate, and the model's sft_coef is {sft_coef}: set both, or none.")
+        self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self._make_env)
+
+    def _make_env(self) -> Any:
+        return make_env(self.env, self.env_kwargs, self.max_episode_steps)
+
+    def _imitation(self) -> Imitation | None:
+        if not self.demonstrations and self.replay is None:
+            return None
+        with self._learner.acting() as policy:
+            return Imitation(
+                self.agent,
+                self._context_builder(),
+                policy.demonstrated,
+                self._demonstrated,
+                self.replay,
+                self.imitation_size,
+                chooses=self._learner.chooses,
             )
 
     @property
@@ -121,6 +179,7 @@ class RolloutDataModule(L.LightningDataModule):
             update_epochs=self.update_epochs,
             minibatch_size=self.minibatch_size,
             progress=self._progress,
+            imitation=self._imitation(),
         )
         return _loader(dataset)
 
@@ -148,7 +207,8 @@ class RolloutDataModule(L.LightningDataModule):
         """Random state and every environment's position; plain numbers and texts."""
         if self._collector is None:
             return {}
-        return {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict()}
+        replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
+        return {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict(), **replay}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict or None
@@ -180,6 +240,8 @@ class RolloutDataModule(L.LightningDataModule):
             if self._restored is not None:
                 self._rng.bit_generator.state = self._restored["rng"]
                 self._collector.load_state_dict(self._restored["collector"])
+                if self.replay is not None and "replay" in self._restored:
+                    self.replay.load_state_dict(self._restored["replay"])
         return self._collector
 
     def _context_builder(self) -> ContextBuilder:
@@ -192,8 +254,8 @@ class RolloutDataModule(L.LightningDataModule):
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
         builder = self._context_builder()
         count = self.num_envs if stage == "fit" else min(self.num_envs, self.eval_episodes)
-        envs = [make_env(self.env, self.env_kwargs, self.max_episode_steps) for _ in range(count)]
-        slots = [Slot(env, self.agent, builder, speaks=self._learner.speaks) for env in envs]
+        envs = [self._make_env() for _ in range(count)]
+        slots = [Slot(env, self.agent, builder, chooses=self._learner.chooses, history=self.history) for env in envs]
         group_size = self.group_size if stage == "fit" else 1
         return Collector(slots, self._stream(stage), kept_transcripts=kept_transcripts, group_size=group_size)
 
@@ -211,73 +273,8 @@ class RolloutDataModule(L.LightningDataModule):
             for seed in (None, self._stream(stage))
         ]
 
-    def _check_speaking(self) -> None:
-        """Has the agent read a reply that says nothing, and looks at its fallback."""
-        name = type(self.agent).__name__
-        parsed = self.agent.extract_action("")
-        if not isinstance(parsed, ParsedAction):
-            raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
-        env = make_env(self.env, self.env_kwargs, self.max_episode_steps)
-        space = env.action_space
-        env.close()
-        if self.agent.fallback == "default" and not space.contains(self.agent.default_action):
-            raise ValueError(
-                f"{name}.fallback is 'default', and its default_action {self.agent.default_action!r} is not in {self.env}'s "
-                f"action space {space}."
-            )
-
-    def _check_questions(self) -> bool:
-        """Asks the agent about a first observation, so that its mistakes show before a model is loaded.
-
-        Returns whether it offers candidates."""
-        env = make_env(self.env, self.env_kwargs, self.max_episode_steps)
-        try:
-            observation, info = env.reset(seed=self.seed)
-            text = self.agent.format_observation(observation)
-            if not isinstance(text, str):
-                raise ValueError(f"{type(self.agent).__name__}.format_observation returned {text!r}; it must return text.")
-            if self.agent.candidates(observation, info) is None:
-                return False
-            for candidate in candidates_of(self.agent, observation, info):
-                action = action_of(self.agent, candidate)
-                if not env.action_space.contains(action):
-                    raise ValueError(
-                        f"{type(self.agent).__name__} reads its candidate {candidate!r} as the action {action!r}, "
-                        f"which is not in {self.env}'s action space {env.action_space}."
-                    )
-        finally:
-            env.close()
-        return True
-
 
 def _loader(dataset: Any) -> DataLoader:
     """Batches come ready from the dataset; worker processes would not have the policy. A loader draws a number whenever it
     is iterated: from a generator of its own, so that an evaluation more leaves the run's randomness as it was."""
     return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch, generator=torch.Generator())
-
-
-def _require_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"data.{name} is {value}; it must be 1 or more.")
-
-
-def _require_whole_groups(group_size: int, episodes: int | None) -> None:
-    if group_size > 1 and (episodes is None or episodes % group_size):
-        raise ValueError(
-            f"data.group_size is {group_size} and data.episodes_per_rollout is {episodes}; groups are compared as whole "
-            "episodes, so give episodes_per_rollout as a multiple of group_size."
-        )
-
-
-def _require_one_amount(episodes: int | None, turns: int | None, num_envs: int) -> None:
-    if (episodes is None) == (turns is None):
-        raise ValueError(
-            f"data.episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
-        )
-    _require_positive(episodes_per_rollout=1 if episodes is None else episodes)
-    if turns is not None and (turns < num_envs or turns % num_envs):
-        raise ValueError(
-            f"data.turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({num_envs}), such as "
-            f"{max(1, round(turns / num_envs)) * num_envs}."
-        )

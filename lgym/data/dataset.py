@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.utils.data import IterableDataset
 
 from lgym.batch import EpisodeStatistics, InFlight, Rollout
 from lgym.data.collector import Collector, Progress
+from lgym.data.imitation import Imitation
 from lgym.types import Learner
 
 
@@ -30,9 +32,11 @@ class RolloutDataset(IterableDataset):
         update_epochs: int,
         minibatch_size: int,
         progress: Progress,
+        imitation: Imitation | None = None,
     ) -> None:
         self.learner = learner
         self.collector = collector
+        self.imitation = imitation
         self.rng = rng
         self.episodes = episodes
         self.turns = turns
@@ -41,12 +45,15 @@ class RolloutDataset(IterableDataset):
         self.progress = progress
 
     def __iter__(self) -> Iterator[InFlight]:
-        batch = self.learner.prepare(self._play())
-        acted_on = batch.rows.unique().numpy()  # a context met only for its value has nothing to learn from
+        rollout = self._play()
+        if self.imitation is not None:
+            self.imitation.played(rollout)
+        batch = self.learner.prepare(rollout)
         for _ in range(self.update_epochs):
-            order = self.rng.permutation(acted_on).tolist()
+            order = self.rng.permutation(len(batch.bundles)).tolist()
             for minibatch in batch.minibatches(self.minibatch_size, order):
-                yield InFlight(minibatch)
+                imitated = None if self.imitation is None else self.imitation.draw(self.rng)
+                yield InFlight(replace(minibatch, imitated=imitated))
 
     def _play(self) -> Rollout:
         with self.learner.acting() as policy:

@@ -9,32 +9,44 @@ import gymnasium
 from lgym.agents.base import TextAgent
 from lgym.batch import Context
 from lgym.data.chat import ContextBuilder
+from lgym.data.conversation import Conversation, History
 from lgym.data.questions import action_of, candidates_of
-from lgym.types import Episode, Turn
+from lgym.types import Episode, Said, Turn
 
 
 class Slot:
     """Plays one episode after another in one environment. Every episode starts from a reset seed of its own, so seed
     and answers are all that has to be kept to play it again."""
 
-    def __init__(self, env: gymnasium.Env, agent: TextAgent, builder: ContextBuilder, *, speaks: bool = False) -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        agent: TextAgent,
+        builder: ContextBuilder,
+        *,
+        chooses: bool = True,
+        history: History = 0,
+    ) -> None:
         """
         Args:
             env: the environment.
             agent: its words.
             builder: makes prompts of them.
-            speaks: whether answers are free text, of which some name no action.
+            chooses: whether answers are candidates of the agent's; otherwise they are free text, and some name no action.
+            history: how many earlier turns of the episode a prompt shows.
         """
         self._env = env
         self._agent = agent
         self._builder = builder
-        self._speaks = speaks
+        self._chooses = chooses
+        self._history: History = history
+        self._conversation = Conversation(builder, history)
         self._action: Any = None  # the last one
         self._unread = 0  # answers in a row that named no action
         self.parsed = True
         self.number = 0
         self.seed = 0
-        self.answers: list[str] = []
+        self.answers: list[Said] = []
         self.episode_return = 0.0
         self.live = False
         self.transcript: Episode | None = None
@@ -43,38 +55,41 @@ class Slot:
     def reset(self, seed: int, *, number: int = 0, keep_transcript: bool = False) -> None:
         """Starts the episode of that seed, as the run's episode of that number."""
         observation, info = self._env.reset(seed=seed)
-        if self._speaks:
+        if not self._chooses:
             self._env.action_space.seed(seed)  # what a fallback draws from
         self._action, self._unread = None, 0
         self.number = number
         self.seed = seed
         self.answers = []
+        self._conversation = Conversation(self._builder, self._history)
         self.episode_return = 0.0
         self.live = True
         self.transcript = Episode(seed, self._agent.system_prompt) if keep_transcript else None
         self._observe(observation, info)
 
-    def step(self, answer: str) -> tuple[float, bool, bool]:
+    def step(self, said: Said) -> tuple[float, bool, bool]:
         """Gives the environment the action that the answer names, or the agent's fallback: reward, terminated, truncated.
 
         Afterwards `context` is about the observation that the action led to, also when the episode was truncated there,
         and `parsed` says whether the answer named an action.
         """
-        reward, terminated, truncated = self._step(answer)
-        self.answers.append(answer)
+        self._conversation.reply(said)
+        self.answers.append(said)
+        reward, terminated, truncated = self._step(said.answer)
         self.episode_return += reward
         self.live = not (terminated or truncated)
         return reward, terminated, truncated
 
     def _step(self, answer: str) -> tuple[float, bool, bool]:
         agent = self._agent
-        if self._speaks:
-            parsed = agent.extract_action(answer)
+        if not self._chooses:
+            parsed = agent.parse(answer)
             self.parsed = parsed.ok
             self._unread = 0 if parsed.ok else self._unread + 1
             if parsed.ok:
                 self._action = parsed.action
             elif agent.fallback == "penalize":
+                self._ask(self.context.observation_text, ())
                 return agent.penalty, False, self._unread >= agent.patience
             elif agent.fallback == "end_episode":
                 return agent.penalty, True, False
@@ -102,7 +117,7 @@ class Slot:
         return {
             "number": self.number,
             "seed": self.seed,
-            "answers": list(self.answers),
+            "answers": [(said.answer, said.text, list(said.ids), said.ended) for said in self.answers],
             "observation_text": self.context.observation_text,
         }
 
@@ -116,10 +131,10 @@ class Slot:
         if state is None:
             return
         self.reset(state["seed"], number=state.get("number", 0))
-        for answer in state["answers"]:
+        for answer, text, ids, ended in state["answers"]:
             if not self.live:
                 break
-            self.step(answer)
+            self.step(Said(answer, text, tuple(ids), ended))
         if not self.live or self.context.observation_text != state["observation_text"]:
             raise ValueError(
                 f"The environment {self._env.spec.id if self._env.spec else self._env} does not come back to where it "
@@ -133,5 +148,7 @@ class Slot:
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> None:
         text = self._agent.format_observation(observation)
-        candidates = () if self._speaks else candidates_of(self._agent, observation, info)
-        self.context = self._builder.context(text, candidates)
+        self._ask(text, candidates_of(self._agent, observation, info) if self._chooses else ())
+
+    def _ask(self, observation_text: str, candidates: tuple[str, ...]) -> None:
+        self.context = self._conversation.context(observation_text, candidates)

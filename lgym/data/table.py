@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lgym.batch import Context, Reply
-from lgym.types import Policy, SpeakingPolicy, Turn
+from lgym.types import Policy, Said, SpeakingPolicy, Turn
 
 
 class ContextTable:
@@ -40,12 +40,11 @@ class ContextTable:
         self.logprobs = np.concatenate([_widen(self.logprobs, width), _widen(new, width)])
         self.values = np.concatenate([self.values, values.float().numpy()])
 
-    def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[str]]:
-        """One candidate for each of the numbered contexts, by number and text: sampled, or without `rng` the likeliest."""
+    def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[Said]]:
+        """One candidate for each of the numbered contexts, by number and words: sampled, or without `rng` the likeliest."""
         self.evaluate()
         choices = self._choose(numbers, rng)
-        texts = [self.contexts[n].candidates[choice] for n, choice in zip(numbers.tolist(), choices.tolist(), strict=True)]
-        return choices, texts
+        return choices, [self._said(n, choice) for n, choice in zip(numbers.tolist(), choices.tolist(), strict=True)]
 
     def turn(self, number: int, choice: int, reward: float) -> Turn:
         """A turn as a person reads it."""
@@ -58,6 +57,11 @@ class ContextTable:
             value=float(self.values[number]),
             probabilities=dict(zip(context.candidates, map(float, probabilities), strict=True)),
         )
+
+    def _said(self, number: int, choice: int) -> Said:
+        context = self.contexts[number]
+        text = context.candidates[choice]
+        return Said(text, text, context.candidate_ids[choice], False)
 
     def _choose(self, numbers: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         logprobs = self.logprobs[numbers]
@@ -98,15 +102,15 @@ class ReplyTable:
         if len(missing):
             self.values[missing] = self._policy.values([self.contexts[n] for n in missing]).float().numpy()
 
-    def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[str]]:
-        """A reply to each of the numbered contexts, by number and text: sampled, or without `rng` the likeliest tokens."""
+    def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[Said]]:
+        """A reply to each of the numbered contexts, by number and words: sampled, or without `rng` the likeliest tokens."""
         self._extend()
         seed = None if rng is None else int(rng.integers(2**62))
         replies, values = self._policy.reply([self.contexts[n] for n in numbers.tolist()], seed)
         self.values[numbers] = values.float().numpy()
         choices = np.arange(len(self.replies), len(self.replies) + len(replies))
         self.replies += replies
-        return choices, [reply.text for reply in replies]
+        return choices, [self._said(n, reply) for n, reply in zip(numbers.tolist(), replies, strict=True)]
 
     def turn(self, number: int, choice: int, reward: float) -> Turn:
         """A turn as a person reads it."""
@@ -121,6 +125,10 @@ class ReplyTable:
             "context_values": torch.from_numpy(self.values),
             "replies": tuple(self.replies),
         }
+
+    def _said(self, number: int, reply: Reply) -> Said:
+        answer = reply.text if reply.choice < 0 else self.contexts[number].candidates[reply.choice]
+        return Said(answer, reply.text, reply.ids, reply.ended)
 
     def _extend(self) -> None:
         self.contexts = list(self._numbers)

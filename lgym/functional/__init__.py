@@ -3,7 +3,7 @@
     masking         means, deviations and whitening over the entries that count
     logprobs        logits -> log-probabilities of tokens; scores -> log-probabilities of candidates
     returns, gae    rewards and values -> what was earned, and by how much it beat the estimate
-    group_advantages  returns of episodes from one reset seed -> by how much each beat the others
+    group_advantages  returns of episodes from one reset seed, or of turns from one state -> by how much each beat the others
     policy_losses   log-probabilities and advantages -> a loss an entry
     value_losses    values and returns -> a loss an entry
     kl              divergences, their one-sample estimators, entropy
@@ -18,11 +18,11 @@ float32 where the docstring says so; none depends on torch's default dtype, whic
 
 from lgym.functional.diagnostics import clip_fraction, explained_variance
 from lgym.functional.gae import gae
-from lgym.functional.group_advantages import group_advantages
-from lgym.functional.kl import categorical_entropy, categorical_kl, kl_k1, kl_k2, kl_k3
+from lgym.functional.group_advantages import group_advantages, leave_one_out_advantages, state_advantages
+from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate, kl_k1, kl_k2, kl_k3
 from lgym.functional.logprobs import candidate_logprobs, token_logprobs
 from lgym.functional.masking import masked_deviations, masked_mean, whiten
-from lgym.functional.policy_losses import ppo_clip_loss
+from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
 from lgym.functional.returns import discounted_returns
 from lgym.functional.truncation import truncate_logits
 from lgym.functional.value_losses import clipped_value_loss, value_loss
@@ -37,12 +37,16 @@ __all__ = [
     "explained_variance",
     "gae",
     "group_advantages",
+    "kl_estimate",
     "kl_k1",
     "kl_k2",
     "kl_k3",
+    "leave_one_out_advantages",
     "masked_deviations",
     "masked_mean",
+    "policy_gradient_loss",
     "ppo_clip_loss",
+    "state_advantages",
     "token_logprobs",
     "truncate_logits",
     "value_loss",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
 from lgym.functional.inputs import require_same_shape
@@ -71,3 +73,15 @@ def kl_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """
     d = -kl_k1(logprobs, ref_logprobs)
     return d.expm1() - d
+
+
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, *, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
+    """A one-sample estimate of KL(π || ref), by the estimator of that name.
+
+    `kl_k1`, `kl_k2` or `kl_k3`: source, shapes, agreement and the gradient of each are told there.
+    Raises ValueError where the shapes differ or `estimator` is none of the three.
+    """
+    estimators = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
+    if estimator not in estimators:
+        raise ValueError(f"estimator must be k1, k2 or k3, got {estimator!r}")
+    return estimators[estimator](logprobs, ref_logprobs)

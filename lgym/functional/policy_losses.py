@@ -10,6 +10,23 @@ from torch import Tensor
 from lgym.functional.inputs import require_between, require_same_shape
 
 
+def policy_gradient_loss(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """The log-probability of what was done, by how much better it went than foretold, negated; one an entry.
+
+    -A log π, whose gradient is -A ∇ log π: advantages are taken as constants.
+
+    "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", Williams 1992, Machine
+    Learning 8 (REINFORCE); with a value as the baseline "Asynchronous Methods for Deep Reinforcement Learning", Mnih et
+    al. 2016, arXiv:1602.01783, section 4.
+    Shapes: both [...], equal: turns or tokens. Returns [...].
+    For what the policy itself sampled, once: the second step on the same samples follows the gradient of another policy.
+    Where A is 0 so are loss and gradient. Only the gradient means anything; the loss itself need not fall.
+    Raises ValueError where the shapes differ.
+    """
+    require_same_shape(logprobs=logprobs, advantages=advantages)
+    return -advantages.detach() * logprobs
+
+
 def ppo_clip_loss(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
 ) -> Tensor:

@@ -1,16 +1,14 @@
 """Writing many replies at once, token by token.
 
-The distinct prompts are run once, their common prefix once for all of them; keys and values stay in place, a step adds one
-to each reply, and a reply that has ended leaves the batch:
-
-    prefix, once          |  own: prompt's rest, then the reply
-    keys [kv_heads, P, d] |  keys [S, kv_heads, T, d]
+What prompts share is run once, and what a past already holds of them not again (`lgym/models/past.py`). A step costs one
+token a reply. On a CPU a reply that has ended leaves the batch; on a GPU, which would have to wait for the answer to
+"which?" after each token, ended replies stay, all shapes stay what they are, and the step is one CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +16,17 @@ from torch import Tensor, nn
 from lgym.batch import Reply
 from lgym.functional.truncation import truncate_logits
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import PackedRows, Path
-from lgym.models.tree_attention import Tree
+from lgym.models.packing import Path
+from lgym.models.past import Past, Step, past_of
+
+LOOKS = 16
+"""Tokens after which the fixed-shape loop looks whether every reply has ended."""
+
+BLOCK = 256
+"""Tokens of the vocabulary that a draw first looks at as one."""
+
+Over = Callable[[Sequence[list[int]]], list[bool]]
+"""Whether replies, of which the tokens so far are given, are over; for ends that no single token marks."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +37,21 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
 
-    def logprobs(self, logits: Tensor) -> Tensor:
-        """[..., V] logits to [..., V] log-probabilities, at least fp32."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
-        return truncate_logits(logits, top_k=self.top_k, top_p=self.top_p).log_softmax(-1)
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """[..., V] logits of any precision to [..., V] probabilities, at least fp32."""
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        if self.temperature != 1:
+            logits = logits.to(precise) / self.temperature
+        return truncate_logits(logits, top_k=self.top_k, top_p=self.top_p).softmax(-1, dtype=precise)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `write_replies` wrote."""
+
+    replies: list[Reply]  # without their text
+    ends: Tensor  # [S, H] hidden states at the ends of the prompts
+    past: Past | None  # of each prompt with its reply but for its last token; None where the model keeps none here
 
 
 @torch.no_grad()
@@ -45,9 +63,12 @@ def write_replies(
     stop_ids: Collection[int],
     sampling: Sampling,
     generator: torch.Generator | None,
+    known: Sequence[Past] = (),
+    over: Over | None = None,
     row_length: int = 64,
-) -> tuple[list[Reply], Tensor]:
-    """One reply to each prompt, without its text; equal prompts get replies of their own.
+    fixed_shapes: bool | None = None,
+) -> Written:
+    """One reply to each prompt; equal prompts get replies of their own.
 
     Args:
         llm: whose replies they are.
@@ -55,72 +76,149 @@ def write_replies(
         max_new_tokens: the longest reply, stop token included.
         stop_ids: tokens that end a reply.
         sampling: what is drawn from.
-        generator: on the CPU; `None` takes the likeliest token each time.
+        generator: `None` takes the likeliest token each time.
+        known: pasts that prompts may go on from.
+        over: ends of other kinds, asked after every token.
         row_length: places of a packed row while the prompts are run.
-
-    Returns:
-        The replies, and [S, H] hidden states at the ends of their prompts.
+        fixed_shapes: whether ended replies stay in the batch; by default on CUDA, unless `over` is asked.
     """
-    past: _Past | _NoPast
+    past: Past | _NoPast
     if llm.layout == "tree":
-        past, hidden = _prefill(llm, prompts, max_new_tokens, row_length)
+        past, hidden = past_of(llm, prompts, known, room=max_new_tokens, row_length=row_length)
     else:
         past = _NoPast([list(prompt) for prompt in prompts], row_length)
         hidden = past.hidden(llm, range(len(prompts)))
-    ends = hidden
+    if fixed_shapes is None:
+        fixed_shapes = llm.device.type == "cuda" and over is None
+    draw = _Draw(sampling, generator)
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
-    ids = torch.zeros(len(prompts), max_new_tokens, dtype=torch.int64, device=llm.device)
-    logprobs = torch.zeros(len(prompts), max_new_tokens, dtype=torch.float64)
-    lengths = torch.full((len(prompts),), max_new_tokens, device=llm.device)
-    ended = torch.zeros(len(prompts), dtype=torch.bool, device=llm.device)
-    rows = torch.arange(len(prompts), device=llm.device)
-    for step in range(max_new_tokens):
-        tokens, likelihoods = _draw(sampling.logprobs(llm.logits(hidden)), generator)
-        ids[rows, step] = tokens
-        logprobs[rows.cpu(), step] = likelihoods.cpu().double()
-        over = torch.isin(tokens, stops)
-        ended[rows[over]], lengths[rows[over]] = True, step + 1
-        rows, tokens = rows[~over], tokens[~over]
-        if len(rows) == 0 or step + 1 == max_new_tokens:
-            break
-        hidden = past.extend(llm, rows, tokens)
-    replies = [
-        Reply(tuple(reply[:length]), tuple(likelihood[:length]), over)
-        for reply, likelihood, length, over in zip(
-            ids.tolist(), logprobs.tolist(), lengths.tolist(), ended.tolist(), strict=True
-        )
-    ]
-    return replies, ends
-
-
-def _draw(logprobs: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """[n, V] log-probabilities to n tokens and their log-probabilities: the Gumbel-max trick, with noise from the CPU."""
-    if generator is None:
-        tokens = logprobs.argmax(-1)
+    if fixed_shapes and isinstance(past, Past):
+        ids, logprobs, lengths, ended = _write_fixed(llm, past, hidden, max_new_tokens, stops, draw)
     else:
-        noise = torch.empty(logprobs.shape, dtype=torch.float32).exponential_(generator=generator)
-        noise.clamp_min_(torch.finfo(torch.float32).tiny)  # a 0 would make NaN of a token that is cut off
-        tokens = (logprobs - noise.log().to(logprobs.device)).argmax(-1)
-    return tokens, logprobs.gather(-1, tokens[:, None]).squeeze(-1)
+        ids, logprobs, lengths, ended = _write(llm, past, hidden, max_new_tokens, stops, draw, over)
+    columns = ids.tolist(), logprobs.double().tolist(), lengths.tolist(), ended.tolist()
+    replies = [Reply(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
+    if isinstance(past, _NoPast):
+        return Written(replies, hidden, None)
+    past.lengths = torch.tensor([len(row) for row in past.rows], device=llm.device) + lengths.to(llm.device) - 1
+    past.rows = [row + reply.ids[:-1] for row, reply in zip(past.rows, replies, strict=True)]
+    return Written(replies, hidden, past)
 
 
-@dataclass
-class _Past:
-    """Keys and values of every layer, for replies that share a prefix."""
+@dataclass(frozen=True)
+class _Draw:
+    """One token from each distribution."""
 
-    lengths: Tensor  # [S] int64, tokens behind the prefix
-    longest: int  # no row is longer
-    prefix_length: int
-    prefix: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)  # [kv_heads, P, d]
-    own: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)  # [S, kv_heads, T, d]
+    sampling: Sampling
+    generator: torch.Generator | None
 
-    def extend(self, llm: ValueHeadLLM, rows: Tensor, tokens: Tensor) -> Tensor:
-        """Adds a token to each of the rows; [n, H] hidden states there."""
-        lengths = self.lengths[rows]
-        self.longest += 1
-        hidden = llm.run_next(tokens, lengths + self.prefix_length, _Step(self, rows, lengths))
-        self.lengths[rows] = lengths + 1
-        return hidden
+    def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, V] logits to n tokens and their log-probabilities."""
+        probabilities = self.sampling.probabilities(logits)
+        if self.generator is None:
+            tokens = probabilities.argmax(-1)
+        else:
+            size = 2, len(probabilities)
+            uniform = torch.rand(size, generator=self.generator, device=self.generator.device, dtype=probabilities.dtype)
+            tokens = _inverse(probabilities, *uniform.to(probabilities.device))
+        return tokens, probabilities.gather(-1, tokens[:, None]).squeeze(-1).log()
+
+
+def _inverse(probabilities: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """[n] draws from [n, V] probabilities with two uniform numbers each: a block of tokens, then a token of the block.
+
+    A sum over each block is all that looks at the whole vocabulary; noise for every token would take longer than a small
+    model takes for its logits.
+    """
+    blocks = nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    block = _place(blocks.sum(-1), first)
+    within = blocks.gather(1, block[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
+    return block * BLOCK + _place(within, second)
+
+
+def _place(weights: Tensor, uniform: Tensor) -> Tensor:
+    """[n] places of [n, k] weights, each drawn as often as it weighs; never one of weight 0."""
+    sums = weights.cumsum(-1)
+    total = sums[:, -1:]
+    target = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
+    return (sums <= target).sum(-1)
+
+
+def _write(
+    llm: ValueHeadLLM, past: Past | _NoPast, hidden: Tensor, limit: int, stops: Tensor, draw: _Draw, over: Over | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens and log-probabilities [S, limit], lengths and whether they ended [S]; what has ended leaves the batch."""
+    count = len(hidden)
+    ids = torch.zeros(count, limit, dtype=torch.int64, device=llm.device)
+    logprobs = torch.zeros(count, limit, dtype=torch.float32, device=llm.device)
+    lengths = torch.full((count,), limit, device=llm.device)
+    ended = torch.zeros(count, dtype=torch.bool, device=llm.device)
+    rows = torch.arange(count, device=llm.device)
+    width = past.width
+    for step in range(limit):
+        tokens, likelihoods = draw(llm.own_logits(hidden))
+        ids[rows, step], logprobs[rows, step] = tokens, likelihoods.float()
+        ends = torch.isin(tokens, stops)
+        if over is not None:
+            ends = ends | torch.tensor(over(ids[rows, : step + 1].tolist()), device=llm.device)
+        ended[rows[ends]], lengths[rows[ends]] = True, step + 1
+        rows, tokens = rows[~ends], tokens[~ends]
+        if len(rows) == 0 or step + 1 == limit:
+            break
+        hidden = past.extend_by(llm, rows, tokens, None, width + step + 1)
+    return ids, logprobs, lengths, ended
+
+
+def _write_fixed(
+    llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stops: Tensor, draw: _Draw
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `_write`; all replies go on to the end, and what they say after their own is not read."""
+    count, width = len(hidden), past.width + limit
+    rows = torch.arange(count, device=llm.device)
+    tokens, likelihoods = draw(llm.own_logits(hidden))
+    ids, logprobs = [tokens.clone()], [likelihoods]
+    going = ~torch.isin(tokens, stops)
+
+    def once() -> Tensor:
+        step = Step.of(past, rows, None, width)
+        return llm.run_next(tokens, step.positions + len(past.prefix_ids), step)
+
+    run = _captured(once) if llm.device.type == "cuda" and limit > LOOKS // 2 else once
+    for step in range(1, limit):
+        if step % LOOKS == 0 and not bool(going.any()):
+            break
+        states = run()
+        past.lengths += 1
+        drawn, likelihoods = draw(llm.own_logits(states))
+        tokens.copy_(drawn)
+        ids.append(drawn)
+        logprobs.append(likelihoods)
+        going &= ~torch.isin(drawn, stops)
+        if run is not once:
+            llm.count(count)
+    said = torch.stack(ids, dim=1)
+    stopped = torch.isin(said, stops)
+    ended = stopped.any(1)
+    lengths = torch.where(ended, stopped.int().argmax(1) + 1, said.shape[1])
+    return said, torch.stack(logprobs, dim=1).float(), lengths, ended
+
+
+def _captured(once: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The same as a CUDA graph; running it twice over writes the same keys and values to the same places."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        once()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        states = once()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return states
+
+    return replay
 
 
 @dataclass
@@ -129,9 +227,10 @@ class _NoPast:
 
     sequences: list[list[int]]
     row_length: int
+    width: int = 0
 
-    def extend(self, llm: ValueHeadLLM, rows: Tensor, tokens: Tensor) -> Tensor:
-        """As `_Past.extend`."""
+    def extend_by(self, llm: ValueHeadLLM, rows: Tensor, tokens: Tensor, counts: None, width: int) -> Tensor:
+        """As `Past.extend_by`, of one token each."""
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
             self.sequences[row].append(token)
         return self.hidden(llm, rows.tolist())
@@ -140,86 +239,3 @@ class _NoPast:
         sequences = [tuple(self.sequences[row]) for row in rows]
         states, index = llm.hidden_states(sequences, [len(s) for s in sequences], row_length=self.row_length)
         return states[[own[0] for own in index]]
-
-
-@dataclass
-class _Step:
-    """A layout where each token of the row goes on from a past of its own."""
-
-    past: _Past
-    rows: Tensor
-    lengths: Tensor
-
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
-        keys, values = self.past.own[module]
-        keys[self.rows, :, self.lengths] = k
-        values[self.rows, :, self.lengths] = v
-        longest, every = self.past.longest, len(self.rows) == len(keys)
-        keys, values = ((states if every else states[self.rows])[:, :, :longest] for states in (keys, values))
-        q = q.unflatten(1, (k.shape[1], -1))  # [n, kv_heads, group, d]
-        scores = q @ keys.transpose(-1, -2) * scale
-        unseen = torch.arange(longest, device=q.device) > self.lengths[:, None]
-        scores = _cap(scores, softcap).masked_fill(unseen[:, None, None], -torch.inf)
-        if self.past.prefix_length == 0:
-            return (scores.softmax(-1) @ values).flatten(1, 2)
-        prefix_keys, prefix_values = self.past.prefix[module]  # [kv_heads, P, d]
-        shared = q.transpose(0, 1).flatten(1, 2)  # [kv_heads, n * group, d]
-        before = _cap(shared @ prefix_keys.transpose(-1, -2) * scale, softcap).view(*q.shape[1::-1], q.shape[2], -1)
-        weights = torch.cat([before.transpose(0, 1), scores], dim=-1).softmax(-1)
-        of_prefix, of_own = weights.split([prefix_keys.shape[1], longest], dim=-1)
-        out = (of_prefix.transpose(0, 1).flatten(1, 2) @ prefix_values).view(*q.shape[1::-1], q.shape[2], -1).transpose(0, 1)
-        return (out + of_own @ values).flatten(1, 2)
-
-
-def _cap(scores: Tensor, softcap: float | None) -> Tensor:
-    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
-
-
-@dataclass
-class _Recording:
-    """A tree that keeps what goes through it."""
-
-    tree: Tree
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)  # [P + N, kv_heads, d]
-
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
-        self.seen[module] = k, v
-        return self.tree.attend(module, q, k, v, scale, softcap)
-
-
-def _prefill(llm: ValueHeadLLM, prompts: Sequence[Path], room: int, row_length: int) -> tuple[_Past, Tensor]:
-    """Runs the distinct prompts: the past of every reply, with room for it, and [S, H] hidden states at their ends."""
-    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    owners = torch.tensor([distinct[prompt] for prompt in prompts], device=llm.device)
-    recordings: list[_Recording] = []
-
-    def recorded(tree: Tree) -> _Recording:
-        recordings.append(_Recording(tree))
-        return recordings[-1]
-
-    prefix, packed = llm.share_out(list(distinct), [len(prompt) for prompt in distinct], row_length=row_length)
-    hidden = llm.run_tree(prefix, packed, recorded)
-    (recording,) = recordings
-    ends = torch.tensor([places[-1] for places in packed.places], device=llm.device)
-    return _past(recording, packed, len(prefix), owners, room), hidden[ends[owners]]
-
-
-def _past(recording: _Recording, packed: PackedRows, prefix_length: int, owners: Tensor, room: int) -> _Past:
-    rests = torch.tensor([len(places) for places in packed.places], device=owners.device)
-    index = torch.zeros(len(packed.places), int(rests.max()), dtype=torch.int64)
-    for number, places in enumerate(packed.places):
-        index[number, : len(places)] = torch.tensor(places)
-    index = index.to(owners.device)[owners] + prefix_length  # [S, longest rest]
-    past = _Past(rests[owners], int(rests.max()), prefix_length)
-    for module, states in recording.seen.items():
-        past.prefix[module] = tuple(s[:prefix_length].transpose(0, 1).contiguous() for s in states)  # type: ignore[assignment]
-        past.own[module] = tuple(_with_room(s[index].transpose(1, 2), room) for s in states)  # type: ignore[assignment]
-    return past
-
-
-def _with_room(states: Tensor, room: int) -> Tensor:
-    """[S, kv_heads, L, d] with `room` more places behind."""
-    shape = (*states.shape[:2], states.shape[2] + room, states.shape[3])
-    roomy = states.new_zeros(shape)
-    roomy[:, :, : states.shape[2]] = states
-    return roomy

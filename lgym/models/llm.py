@@ -57,6 +57,7 @@ class ValueHeadLLM(nn.Module):
         self.places_computed = 0
         self._remembers = False
         self._remembered: tuple[Path, Any] = ((), None)  # a prefix, its keys and values
+        self.pasts: list[Any] = []  # of the conversations that were spoken in last, while the weights are fixed
 
     @property
     def causal_lm(self) -> Any:
@@ -98,12 +99,17 @@ class ValueHeadLLM(nn.Module):
 
     @contextmanager
     def fixed(self) -> Iterator[None]:
-        """Within, the weights do not change: a prefix is kept from one call to the next that begins with it."""
+        """Within, the weights do not change: a prefix is kept from one call to the next that begins with it, and so are
+        conversations."""
         self._remembers = True
         try:
             yield
         finally:
-            self._remembers, self._remembered = False, ((), None)
+            self._remembers, self._remembered, self.pasts = False, ((), None), []
+
+    def keep(self, pasts: Sequence[Any]) -> None:
+        """The `Past` of each conversation that may go on, in place of those kept before; nothing unless `fixed`."""
+        self.pasts = [past for past in pasts if past is not None] if self._remembers else []
 
     def hidden_states(
         self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int
@@ -164,12 +170,13 @@ class ValueHeadLLM(nn.Module):
         cache = DynamicCache(config=self.causal_lm.config)
         ids = torch.tensor([prefix], device=self.device)
         self.causal_lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-        self._count(len(prefix))
+        self.count(len(prefix))
         if self._remembers and not torch.is_grad_enabled():
             self._remembered = prefix, copy.deepcopy(cache)
         return cache
 
-    def _count(self, tokens: int) -> None:
+    def count(self, tokens: int) -> None:
+        """Keeps account of tokens computed without padding."""
         self.tokens_computed += tokens
         self.places_computed += tokens
 
@@ -182,14 +189,14 @@ class ValueHeadLLM(nn.Module):
         if prefix and cache is None:
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
-            self._count(len(prefix))
+            self.count(len(prefix))
         tree = within(Tree.over(packed, len(prefix), self.device))
         hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
         return hidden[len(hidden) - packed.real_tokens :]
 
     def run_next(self, token_ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """[n, H] hidden states of n tokens, each of which goes on where the layout says."""
-        self._count(len(token_ids))
+        self.count(len(token_ids))
         return self._run_row(token_ids, positions, layout, None)
 
     def _run_row(self, token_ids: Tensor, positions: Tensor, layout: Layout, cache: Any) -> Tensor:
@@ -251,8 +258,12 @@ class ValueHeadLLM(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], at least fp32."""
-        logits = self._cap(self.causal_lm.get_output_embeddings()(hidden))
+        logits = self.own_logits(hidden)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] to [..., V], in the model's precision."""
+        return self._cap(self.causal_lm.get_output_embeddings()(hidden))
 
     def _cap(self, logits: Tensor) -> Tensor:
         """Gemma's soft cap on the logits (2024, arXiv:2408.00118, section 2), where the model has one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from lgym.modules.checkpointing import (
 )
 from lgym.modules.evaluation import MODES, EpisodeMetrics
 from lgym.modules.faults import NonFiniteLossError, save_batch
-from lgym.policies import CandidatePolicy, GenerationPolicy
+from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 
 FORMAT = 1
 """Of what lgym adds to a checkpoint."""
@@ -33,13 +33,23 @@ RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 """What torch's schedules keep in an optimizer's parameter groups."""
 
 
+DEFAULT_LLM = LLMConfig()
+
+
+def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
+
+
+AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy
+
+
 class PolicyLearner(L.LightningModule, ABC):
     """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
 
     def __init__(
         self,
         llm: LLMConfig,
-        policy: CandidatePolicy | GenerationPolicy,
+        policy: AnyPolicy,
         optimizer: OptimizerCallable,
         lr_scheduler: LRSchedulerCallable | None,
         value_lr_scale: float,
@@ -57,6 +67,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.learning_rate = 0.0
         self._steps_before = 0
         self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
+        self.sft_coef, self.sft_rollouts = 0.0, 0
         self._configured_rates: list[dict[str, float]] = []
 
     @abstractmethod
@@ -81,8 +92,12 @@ class PolicyLearner(L.LightningModule, ABC):
     def speaks(self) -> bool:
         return self.policy.speaks
 
+    @property
+    def chooses(self) -> bool:
+        return self.policy.chooses
+
     @contextmanager
-    def acting(self) -> Iterator[CandidatePolicy | GenerationPolicy]:
+    def acting(self) -> Iterator[AnyPolicy]:
         """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision."""
         was_training = self.training
         self.eval()
@@ -123,6 +138,10 @@ class PolicyLearner(L.LightningModule, ABC):
         if result is None:
             return None
         loss, metrics = result
+        if batch.imitated is not None:
+            imitation = self._imitation_loss(batch.imitated)
+            metrics["loss/sft"] = imitation.detach()
+            loss = self.sft_coef * imitation + (loss if self.current_epoch >= self.sft_rollouts else 0.0 * loss)
         if not torch.isfinite(loss):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             raise NonFiniteLossError(
@@ -132,6 +151,18 @@ class PolicyLearner(L.LightningModule, ABC):
             )
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
         return loss
+
+    def _imitation_loss(self, batch: ReplyBatch) -> Tensor:
+        """The mean negative log-likelihood of what is imitated, per token."""
+        return -(self.policy.likelihoods(batch).logprobs * batch.mask).sum() * batch.scale
+
+    def imitate(self, sft_coef: float, sft_rollouts: int) -> None:
+        """Sets the weight of the imitation loss, and for how many rollouts it is the only one."""
+        if sft_coef < 0 or sft_rollouts < 0:
+            raise ValueError(f"sft_coef is {sft_coef} and sft_rollouts is {sft_rollouts}; they must be 0 or more.")
+        if sft_rollouts > 0 and sft_coef == 0:
+            raise ValueError(f"sft_rollouts is {sft_rollouts}, but sft_coef is 0: nothing would be learned in them.")
+        self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
@@ -216,3 +247,10 @@ def require_reference(kl_coef: float, llm: LLMConfig) -> None:
             f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay near to. "
             "Set kl_coef: 0, or train adapters."
         )
+
+
+def require_discounts(**values: float) -> None:
+    """Refuses what is no share."""
+    for name, value in values.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} is {value}; it must lie between 0 and 1.")

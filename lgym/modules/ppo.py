@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from lgym.batch import Rollout, TurnBatch
+from lgym.batch import Rollout, TurnBatch, bundles_of
 from lgym.functional import (
     categorical_entropy,
     categorical_kl,
@@ -22,15 +18,9 @@ from lgym.functional import (
     whiten,
 )
 from lgym.models import LLMConfig
-from lgym.modules.base import PolicyLearner, require_reference
+from lgym.modules.base import DEFAULT_LLM, PolicyLearner, default_optimizer, require_discounts, require_reference
 from lgym.modules.describe import describe
 from lgym.policies import CandidatePolicy
-
-DEFAULT_LLM = LLMConfig()
-
-
-def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
 
 
 class PPO(PolicyLearner):
@@ -66,6 +56,8 @@ class PPO(PolicyLearner):
         kl_coef: float = 0.0,
         target_kl: float | None = 0.2,
         whiten_advantages: bool = True,
+        sft_coef: float = 0.0,
+        sft_rollouts: int = 0,
     ) -> None:
         """
         Args:
@@ -96,12 +88,15 @@ class PPO(PolicyLearner):
                 minibatches is skipped; null never skips. A brake, not a step size: a low limit stops a rollout where Adam's
                 first steps have overshot, before the clipped loss has brought it back.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
+            sft_coef: weight of the negative log-likelihood of choices to imitate: `data.demonstrations`, `data.replay`.
+            sft_rollouts: rollouts at the start in which nothing else is learned.
         """
         super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler, value_lr_scale)
         _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
         if value_warmup < 0:
             raise ValueError(f"value_warmup is {value_warmup}; it must be 0 or more rollouts.")
         require_reference(kl_coef, llm)
+        self.imitate(sft_coef, sft_rollouts)
         if old_kl_coef < 0:
             raise ValueError(f"old_kl_coef is {old_kl_coef}; it must be 0 or more.")
         if reward_scale <= 0:
@@ -138,6 +133,7 @@ class PPO(PolicyLearner):
         chosen = advantages[mask]
         return TurnBatch(
             contexts=rollout.contexts,
+            bundles=bundles_of(rollout),
             rows=rollout.context_ids[mask][order],
             choices=rollout.choices[mask][order],
             old_logprobs=rollout.candidate_logprobs,
@@ -197,9 +193,7 @@ class PPO(PolicyLearner):
 
 
 def _check(gamma: float, gae_lambda: float, clip_low: float, clip_high: float, target_kl: float | None) -> None:
-    for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} is {value}; it must lie between 0 and 1.")
+    require_discounts(gamma=gamma, gae_lambda=gae_lambda)
     if not 0.0 < clip_low < 1.0:
         raise ValueError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
     if clip_high <= 0:

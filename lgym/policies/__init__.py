@@ -2,5 +2,6 @@
 
 from lgym.policies.candidates import CandidatePolicy
 from lgym.policies.generation import GenerationPolicy
+from lgym.policies.think import ThinkPolicy
 
-__all__ = ["CandidatePolicy", "GenerationPolicy"]
+__all__ = ["CandidatePolicy", "GenerationPolicy", "ThinkPolicy"]

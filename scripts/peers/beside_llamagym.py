@@ -67,6 +67,6 @@ def rate(python: Path, model: Path, task: str, seconds: float) -> float:
     command = [str(python), str(job), str(model), ENVIRONMENTS[task], str(seconds)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode != 0:
-        raise SystemExit(f"LlamaGym failed:\n{ended.stderr[-3000:]}")
+        raise SystemExit(f"LlamaGym failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}")
     figures = json.loads(ended.stdout.strip().splitlines()[-1])
     return figures["steps"] / figures["seconds"]

@@ -37,6 +37,6 @@ def rate(python: Path, model: Path, task: str, seconds: float) -> float:
     job = Path(__file__).with_name("trl_job.py")
     ended = subprocess.run([str(python), str(job), str(model), str(seconds)], capture_output=True, text=True)
     if ended.returncode != 0:
-        raise SystemExit(f"TRL failed:\n{ended.stderr[-3000:]}")
+        raise SystemExit(f"TRL failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}")
     figures = json.loads(ended.stdout.strip().splitlines()[-1])
     return figures["replies"] / figures["seconds"]

@@ -1,4 +1,5 @@
-"""LlamaGym 0.1.1's own loop, timed. Runs in LlamaGym's environment, not in lgym's; `scripts/bench_peers.py` starts it.
+"""LlamaGym 0.1.1's own loop, timed. Runs in LlamaGym's environment, not in lgym's;
+`scripts/bench.py --peer llamagym` starts it.
 
     python llamagym_job.py MODEL_FOLDER Blackjack-v1 SECONDS
 
@@ -25,6 +26,12 @@ TEMPLATE = (
     "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
 )
 """In the style of Llama 2: LlamaGym finds replies by their `[/INST]`."""
+
+BATCHES = {
+    "Blackjack-v1": {"batch_size": 16, "mini_batch_size": 16},
+    "CartPole-v1": {"batch_size": 16, "mini_batch_size": 1},
+}
+"""LlamaGym's own, but that CartPole's whole conversations, sixteen at a time, do not fit 24 GiB."""
 
 
 class Player(Agent):
@@ -58,7 +65,7 @@ def main() -> None:
     tokenizer.chat_template = TEMPLATE
     tokenizer.pad_token = tokenizer.eos_token
     Player.task = task
-    agent = Player(model, tokenizer, "cpu")
+    agent = Player(model, tokenizer, "cpu", ppo_config_dict=BATCHES[task])
     env = gym.make(task)
     steps = batches = episode = 0
     begun = time.perf_counter()

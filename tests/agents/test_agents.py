@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 import lgym.agents
-from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
+from lgym.agents import BlackjackAgent, BlackjackJsonAgent, CartPoleAgent, FrozenLakeAgent, TextAgent
 from lgym.envs import blackjack
 
-ENV_OF = {BlackjackAgent: "Blackjack-v1", CartPoleAgent: "CartPole-v1"}
+ENV_OF = {
+    BlackjackAgent: "Blackjack-v1",
+    BlackjackJsonAgent: "Blackjack-v1",
+    CartPoleAgent: "CartPole-v1",
+    FrozenLakeAgent: "FrozenLake-v1",
+}
 
 
 @pytest.fixture(params=ENV_OF, ids=lambda agent: agent.__name__)

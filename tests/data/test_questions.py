@@ -40,10 +40,10 @@ def test_a_mistaken_agent_is_told_before_a_model_is_loaded(members, message):
 def test_an_agent_without_candidates_needs_a_policy_that_speaks():
     """Told when the run is set up, which is before a model is loaded."""
     data = module(agent_with(candidates=lambda self, o, i: None))
-    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(speaks=False))
+    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(chooses=True))
     with pytest.raises(ValueError, match=r"SomeAgent offers no candidates.*actions"):
         data.setup("fit")
-    data.trainer.lightning_module.speaks = True
+    data.trainer.lightning_module = SimpleNamespace(chooses=False, sft_coef=0.0)
     data.setup("fit")
 
 
@@ -51,14 +51,14 @@ def test_an_agent_without_candidates_needs_a_policy_that_speaks():
     ("members", "message"),
     [
         ({"extract_action": lambda self, text: 1}, r"extract_action returned 1 for an empty reply"),
-        ({"fallback": "default"}, r"default_action None is not in Echo-v0's action space"),
+        ({"fallback": "default"}, r"default_action None is not in the environment's action space"),
         ({"fallback": "default", "default_action": 3}, r"default_action 3 is not in"),
     ],
 )
 def test_a_speaking_agents_mistakes_are_told_when_the_run_is_set_up(members, message):
     """Otherwise they surface at the first reply that cannot be read."""
     data = module(agent_with(candidates=lambda self, o, i: None, **members))
-    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(speaks=True))
+    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(chooses=False))
     with pytest.raises(ValueError, match=message):
         data.setup("fit")
 
@@ -119,7 +119,7 @@ def test_a_prompt_longer_than_the_context_says_by_how_much():
     """Silently cut prompts make training useless. A token a byte: 102 characters of frame, 9 of system prompt."""
     made = builder(context_length=200)
     assert made.context("x" * 50, ["a"])
-    with pytest.raises(ValueError, match=r"has \d+ tokens, more than the model's 200.*format_observation"):
+    with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*format_observation"):
         made.context("x" * 300, ["a"])
 
 

@@ -8,14 +8,19 @@ import pytest
 from helpers import echo, tiny
 from lgym.data.chat import ContextBuilder
 from lgym.data.slot import Slot
+from lgym.types import Said
 
 
 def slot(fallback, seed=3, **members):
     agent = type("Agent", (echo.CountingAgent,), {"fallback": fallback, **members})()
     builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
-    made = Slot(gymnasium.make("Counting-v0", max_episode_steps=50), agent, builder, speaks=True)
+    made = Slot(gymnasium.make("Counting-v0", max_episode_steps=50), agent, builder, chooses=False)
     made.reset(seed)
     return made
+
+
+def said(answer):
+    return Said(answer, answer, tuple(tiny.tokenizer().encode(answer)), True)
 
 
 def actions(made, *answers):
@@ -25,7 +30,7 @@ def actions(made, *answers):
     step = env.step
     env.step = lambda action: (given.append(int(action)), step(action))[1]
     for answer in answers:
-        made.step(answer)
+        made.step(said(answer))
     return given
 
 
@@ -39,25 +44,25 @@ def test_penalize_waits_and_pays():
     """The environment is not stepped; the same observation is asked again."""
     made = slot("penalize", penalty=-0.5)
     before = made.context
-    assert made.step("what?") == (-0.5, False, False)
+    assert made.step(said("what?")) == (-0.5, False, False)
     assert not made.parsed
     assert made.context is before
     assert made.episode_return == -0.5
-    assert made.step("go on")[0] == 1.0
+    assert made.step(said("go on"))[0] == 1.0
     assert made.parsed
 
 
 def test_penalize_loses_patience():
     """Otherwise a model that never says an action would play one episode for ever. An answer that is read starts anew."""
     made = slot("penalize", patience=2)
-    ends = [made.step(answer)[2] for answer in ("?", "go on", "?", "?")]
+    ends = [made.step(said(answer))[2] for answer in ("?", "go on", "?", "?")]
     assert ends == [False, False, False, True]
     assert not made.live
 
 
 def test_end_episode_terminates():
     made = slot("end_episode", penalty=-2.0)
-    assert made.step("") == (-2.0, True, False)
+    assert made.step(said("")) == (-2.0, True, False)
     assert not made.live
 
 
@@ -77,7 +82,7 @@ def test_an_episode_with_fallbacks_is_brought_back():
     """As a resumed run does, unread answers included."""
     made = slot("random")
     for answer in ("?", "go on", "", "?"):
-        made.step(answer)
+        made.step(said(answer))
     state = made.state_dict()
     other = slot("random", seed=9)
     other.load_state_dict(state)

@@ -36,12 +36,18 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "explained_variance": lambda d: F.explained_variance(numbers(d), numbers(d, seed=1), MASK),
     "gae": lambda d: F.gae(numbers(d), numbers(d, seed=1), numbers(d, seed=2), ~MASK, ~MASK, gamma=0.99, gae_lambda=0.95),
     "group_advantages": lambda d: F.group_advantages(numbers(d, shape=(15,)), IDS.flatten() % 4, scale_by_std=True),
+    "kl_estimate": lambda d: F.kl_estimate(logprobs(d), logprobs(d, seed=1), estimator="k3"),
     "kl_k1": lambda d: F.kl_k1(logprobs(d), logprobs(d, seed=1)),
     "kl_k2": lambda d: F.kl_k2(logprobs(d), logprobs(d, seed=1)),
     "kl_k3": lambda d: F.kl_k3(logprobs(d), logprobs(d, seed=1)),
+    "leave_one_out_advantages": lambda d: F.leave_one_out_advantages(numbers(d, shape=(15,)), IDS.flatten() % 4),
     "masked_deviations": lambda d: F.masked_deviations(numbers(d), MASK),
     "masked_mean": lambda d: F.masked_mean(numbers(d, shape=(1001,)), torch.arange(1001) % 2 == 0),  # 501 is no bfloat16
+    "policy_gradient_loss": lambda d: F.policy_gradient_loss(logprobs(d), numbers(d, seed=2)),
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
+    "state_advantages": lambda d: F.state_advantages(
+        numbers(d, shape=(15,)), IDS.flatten() % 3, IDS.flatten() % 2, scale_by_std=True
+    ),
     "token_logprobs": lambda d: F.token_logprobs(numbers(d, shape=(3, 5, 15)), IDS),
     "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
@@ -95,5 +101,9 @@ def test_whole_numbers_are_raised_to_float32():
         F.whiten(ones),
         F.discounted_returns(ones, ones, no, no, gamma=0.99),
         *F.gae(ones, ones, ones, no, no, gamma=0.99, gae_lambda=0.95),
+        *F.gae(ones, ones, ones, no, no, gamma=ones, gae_lambda=0.95),
+        F.group_advantages(ones[0], ones[0], scale_by_std=True),
+        F.leave_one_out_advantages(ones[0], ones[0]),
+        F.state_advantages(ones[0], ones[0], ones[0], scale_by_std=True),
     ]
-    assert [result.dtype for result in results] == [torch.float32] * 5
+    assert [result.dtype for result in results] == [torch.float32] * 10

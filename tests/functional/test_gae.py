@@ -1,5 +1,7 @@
 """Generalised advantage estimation: by hand, against the sum it abbreviates, and across the two ways to end."""
 
+from math import prod
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,15 +18,19 @@ def row(*numbers: float) -> Tensor:
 
 
 def summed(rewards, values, next_values, terminated, truncated, gamma, gae_lambda) -> Tensor:
-    """Equation 16 term by term: A_t = Σ_l (γλ)^l δ_{t+l}, up to the end of the episode or of the row."""
+    """Equation 16 term by term: A_t = Σ_l (γλ)^l δ_{t+l}, up to the end of the episode or of the row.
+
+    Where γ changes from turn to turn, (γλ)^l is the product over the turns t to t + l - 1.
+    """
     B, N = rewards.shape
+    gammas = torch.as_tensor(gamma, dtype=torch.float64).expand(B, N).tolist()
     out = torch.zeros(B, N, dtype=torch.float64)
     for b in range(B):
         for t in range(N):
             for k in range(t, N):
-                bootstrap = 0.0 if terminated[b, k] else gamma * next_values[b, k].item()
+                bootstrap = 0.0 if terminated[b, k] else gammas[b][k] * next_values[b, k].item()
                 delta = rewards[b, k].item() + bootstrap - values[b, k].item()
-                out[b, t] += (gamma * gae_lambda) ** (k - t) * delta
+                out[b, t] += prod(gammas[b][i] * gae_lambda for i in range(t, k)) * delta
                 if terminated[b, k] or truncated[b, k]:
                     break
     return out
@@ -67,6 +73,51 @@ def test_agrees_with_the_sum_it_abbreviates():
         expected = summed(rewards, values, next_values, terminated, truncated, gamma, gae_lambda)
         torch.testing.assert_close(advantages, expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(returns, expected + values, rtol=1e-12, atol=1e-12)
+
+
+def test_a_discount_of_each_turn_by_hand():
+    """Catches the discount of the turn after, or before, in place of the turn's own, and one lost from either formula."""
+    done, gamma = torch.tensor([[False, False, True]]), row(0.5, 0.25, 0.75)
+    advantages, _ = gae(row(1, 2, 3), row(0.5, 1, 1.5), row(1, 1.5, 7), done, no(3), gamma=gamma, gae_lambda=0.5)
+    # δ_2 = 3 - 1.5               = 1.5      (terminated: the 7 is not read)
+    # δ_1 = 2 + 0.25 * 1.5 - 1    = 1.375
+    # δ_0 = 1 + 0.5 * 1 - 0.5     = 1
+    # A_2 = 1.5;  A_1 = 1.375 + 0.125 * 1.5 = 1.5625;  A_0 = 1 + 0.25 * 1.5625 = 1.390625
+    assert advantages.tolist() == [[1.390625, 1.5625, 1.5]]
+
+
+def test_a_discount_of_each_turn_agrees_with_the_sum():
+    """Catches any slip of index in the discount, on rows of several episodes that end in every way."""
+    generator = torch.Generator().manual_seed(2)
+    rewards, values, next_values = torch.randn(3, 6, 12, generator=generator, dtype=torch.float64)
+    gamma = torch.rand(6, 12, generator=generator, dtype=torch.float64)
+    terminated, truncated = torch.rand(2, 6, 12, generator=generator) < 0.2
+    advantages, returns = gae(rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=0.8)
+    expected = summed(rewards, values, next_values, terminated, truncated, gamma, 0.8)
+    torch.testing.assert_close(advantages, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(returns, expected + values, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_same_discount_for_every_turn_is_one_number(dtype):
+    """Catches two ways to write the same discount that differ in precision or result."""
+    generator = torch.Generator().manual_seed(3)
+    rewards, values, next_values = torch.randn(3, 4, 9, generator=generator, dtype=dtype)
+    terminated, truncated = torch.rand(2, 4, 9, generator=generator) < 0.2
+    # Numbers without rounding, so that the product of the two is the same in either precision.
+    one = gae(rewards, values, next_values, terminated, truncated, gamma=0.875, gae_lambda=0.75)
+    each = gae(rewards, values, next_values, terminated, truncated, gamma=torch.full_like(rewards, 0.875), gae_lambda=0.75)
+    for number, tensor in zip(one, each, strict=True):
+        assert tensor.dtype == dtype
+        assert torch.equal(number, tensor)
+
+
+def test_discount_counts_turns_where_entries_are_tokens():
+    """Catches a reward that fades with the length of an answer: two turns of 2 and 3 tokens, and 8 at the very end."""
+    tokens, zeros = row(0, 0, 0, 0, 8), row(0, 0, 0, 0, 0)
+    done = torch.tensor([[False, False, False, False, True]])
+    advantages, _ = gae(tokens, zeros, zeros, done, no(5), gamma=row(1, 0.5, 1, 1, 0.5), gae_lambda=1.0)
+    assert advantages.tolist() == [[4.0, 4.0, 8.0, 8.0, 8.0]]  # half of 8 in the turn before the last
 
 
 def test_lambda_one_gives_the_discounted_return():
@@ -151,3 +202,7 @@ def test_refuses_what_does_not_fit():
         gae(one, one, one, no(2), no(2), gamma=9, gae_lambda=0.9)
     with pytest.raises(ValueError, match=r"gae_lambda must lie in \[0, 1\], got -1"):
         gae(one, one, one, no(2), no(2), gamma=0.9, gae_lambda=-1)
+    with pytest.raises(ValueError, match=r"rewards \[1, 2\], gamma \[1, 3\]"):
+        gae(one, one, one, no(2), no(2), gamma=two, gae_lambda=0.9)
+    with pytest.raises(ValueError, match=r"rewards \[1, 2\], gamma \[\]"):
+        gae(one, one, one, no(2), no(2), gamma=torch.tensor(0.9), gae_lambda=0.9)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lgym.functional import categorical_entropy, categorical_kl, kl_k1, kl_k2, kl_k3
+from lgym.functional import categorical_entropy, categorical_kl, kl_estimate, kl_k1, kl_k2, kl_k3
 
 INF = torch.inf
 
@@ -97,6 +97,22 @@ def test_estimators_by_hand():
     torch.testing.assert_close(kl_k3(logprobs, ref), vector(log(2) - 1 / 2))
 
 
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("k1", log(2)), ("k2", log(2) ** 2 / 2), ("k3", log(2) - 1 / 2)],  # of d = log (1/2), as above
+)
+def test_an_estimator_by_its_name(estimator, expected):
+    """Catches a name that stands for another estimator, and the two policies swapped on the way."""
+    torch.testing.assert_close(kl_estimate(vector(log(1 / 2)), vector(log(1 / 4)), estimator=estimator), vector(expected))
+
+
+@pytest.mark.parametrize("estimator", ["k4", "K3", "kl_k3", ""])
+def test_an_estimator_by_another_name(estimator):
+    """Catches a misspelt name that chooses in silence."""
+    with pytest.raises(ValueError, match=f"estimator must be k1, k2 or k3, got '{estimator}'"):
+        kl_estimate(P.log(), Q.log(), estimator=estimator)
+
+
 def test_mean_of_the_estimators_is_the_exact_kl():
     """Catches an estimator of the other direction; the mean over samples of p is here a sum over p."""
     for p, q, exact in ((P, Q, KL_P_Q), (Q, P, KL_Q_P)):
@@ -141,3 +157,6 @@ def test_refuses_what_does_not_fit():
     for function in (categorical_kl, kl_k1, kl_k2, kl_k3):
         with pytest.raises(ValueError, match=r"logprobs \[2, 3\], (ref|q)_logprobs \[3\]"):
             function(torch.zeros(2, 3), torch.zeros(3))
+    for estimator in ("k1", "k2", "k3"):
+        with pytest.raises(ValueError, match=r"logprobs \[2, 3\], ref_logprobs \[3\]"):
+            kl_estimate(torch.zeros(2, 3), torch.zeros(3), estimator=estimator)

@@ -44,6 +44,33 @@ def test_terminated_wins_over_truncated():
     assert returns.tolist() == [[2.0, 2.0]]  # 1 + 0.5 * 2;  2
 
 
+def test_zeros_leave_out_what_was_cut_off():
+    """Catches rewards of the next episode in a return without a value, which REINFORCE has none of."""
+    returns = discounted_returns(row(1, 2, 4, 8), row(0, 0, 0, 0), flags(0, 0, 0, 0), flags(0, 1, 0, 0), gamma=0.5)
+    # 8;  4 + 0.5 * 8 = 8;  2;  1 + 0.5 * 2 = 2
+    assert returns.tolist() == [[2.0, 2.0, 8.0, 8.0]]
+
+
+def test_agrees_with_the_sum_of_what_follows():
+    """Catches any slip of index or mask, on rows of several episodes that end in every way."""
+    generator = torch.Generator().manual_seed(0)
+    rewards, next_values = torch.randn(2, 5, 11, generator=generator, dtype=torch.float64)
+    terminated, truncated = torch.rand(2, 5, 11, generator=generator) < 0.25
+    assert (terminated & truncated).any()
+    expected = torch.zeros(5, 11, dtype=torch.float64)
+    for b in range(5):
+        for t in range(11):
+            for k in range(t, 11):
+                expected[b, t] += 0.9 ** (k - t) * rewards[b, k]
+                if terminated[b, k]:
+                    break
+                if truncated[b, k] or k == 10:
+                    expected[b, t] += 0.9 ** (k - t + 1) * next_values[b, k]
+                    break
+    returns = discounted_returns(rewards, next_values, terminated, truncated, gamma=0.9)
+    torch.testing.assert_close(returns, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_each_row_has_its_own_ends():
     """Catches a flag of one row that ends the episodes of all."""
     returns = discounted_returns(

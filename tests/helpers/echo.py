@@ -46,6 +46,13 @@ class EchoAgent(TextAgent):
         return {"random": 1 / 3, "optimal": 1.0}
 
 
+class ForgivingEchoAgent(EchoAgent):
+    """For models that speak: what cannot be read ends the episode and pays nothing."""
+
+    fallback = "end_episode"
+    penalty = 0.0
+
+
 class CountingEnv(gymnasium.Env):
     """Shows the turn's number and pays it, for ever; a time limit makes truncation. Its path depends on the actions."""
 

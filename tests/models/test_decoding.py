@@ -21,15 +21,23 @@ UNLIKE = [(9, 8, 7), (1, 2, 3, 4, 5, 6, 30), (50,)]
 def replies_of(llm, prompts, seed=0, stop_ids=(), **settings):
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     limit = settings.pop("max_new_tokens", 12)
+    fixed, known = settings.pop("fixed_shapes", None), settings.pop("known", ())
     return write_replies(
-        llm, prompts, max_new_tokens=limit, stop_ids=stop_ids, sampling=Sampling(**settings), generator=generator
-    )[0]
+        llm,
+        prompts,
+        max_new_tokens=limit,
+        stop_ids=stop_ids,
+        sampling=Sampling(**settings),
+        generator=generator,
+        known=known,
+        fixed_shapes=fixed,
+    ).replies
 
 
 def recomputed(llm, prompt, reply, **settings):
     """Log-probabilities of a reply's tokens by the transformers model alone, in one pass over prompt and reply."""
     logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[0, len(prompt) - 1 : -1]
-    return Sampling(**settings).logprobs(logits).gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
+    return Sampling(**settings).probabilities(logits).log().gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
@@ -70,7 +78,7 @@ def test_every_family_writes_what_transformers_writes(family):
 
 def test_the_states_at_the_prompts_ends_come_along(llm):
     """What values are read from."""
-    _, ends = write_replies(llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling=Sampling(), generator=None)
+    ends = write_replies(llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling=Sampling(), generator=None).ends
     for prompt, end in zip(PROMPTS, ends, strict=True):
         own = llm.causal_lm.base_model(input_ids=torch.tensor([prompt])).last_hidden_state[0, -1]
         torch.testing.assert_close(end, own, rtol=1e-5, atol=1e-6)
@@ -89,6 +97,70 @@ def test_a_reply_that_has_ended_leaves(llm):
     assert stopped[2].ended
     prompts = 6 + 3 + 2 + 1  # common prefix; 7 20 21, then 22 23, then 30
     assert llm.tokens_computed == prompts + sum(len(reply.ids) - 1 for reply in stopped)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
+def test_fixed_shapes_write_the_same(llm, prompts):
+    """The loop for GPUs, run here without its graph: ended replies stay in the batch and change nobody's."""
+    free = replies_of(llm, prompts, seed=None, max_new_tokens=40)
+    stop_ids = [free[0].ids[3]]
+    leaving = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids)
+    staying = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids, fixed_shapes=True)
+    assert any(reply.ended for reply in staying)
+    for one, other in zip(leaving, staying, strict=True):
+        assert (one.ids, one.ended) == (other.ids, other.ended)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    for prompt, reply in zip(prompts, replies_of(llm, prompts, fixed_shapes=True), strict=True):
+        expected = recomputed(llm, prompt, reply).float()
+        torch.testing.assert_close(torch.tensor(reply.logprobs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fixed_shapes_look_up_when_all_have_ended(llm):
+    first = {reply.ids[0] for reply in replies_of(llm, PROMPTS, seed=None, max_new_tokens=1)}
+    llm.tokens_computed = 0
+    replies = replies_of(llm, PROMPTS, seed=None, max_new_tokens=200, stop_ids=first, fixed_shapes=True)
+    assert [len(reply.ids) for reply in replies] == [1] * 4
+    assert llm.tokens_computed == 12 + 4 * 15  # the prompts, and no more than the steps before it looks
+
+
+def written(llm, prompts, known=(), **settings):
+    return write_replies(
+        llm, prompts, max_new_tokens=6, stop_ids=(), sampling=Sampling(), generator=None, known=known, **settings
+    )
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
+def test_a_conversation_goes_on_from_what_is_known(llm, prompts, fixed):
+    """Three turns, rests of unequal length: the same as without the past, for no more than the new tokens."""
+    known, turn = (), list(prompts)
+    for number in range(3):
+        llm.tokens_computed = 0
+        after = written(llm, turn, known, fixed_shapes=fixed)
+        computed = llm.tokens_computed
+        anew = written(llm, turn)
+        for one, other in zip(after.replies, anew.replies, strict=True):
+            assert one.ids == other.ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        torch.testing.assert_close(after.ends, anew.ends, rtol=1e-5, atol=1e-5)
+        if number:
+            assert computed == sum(1 + 1 + i + 5 for i in range(len(turn)))  # last token, rest, and 5 of the new reply
+        known = [after.past]
+        turn = [p + r.ids + tuple(range(60, 61 + i)) for i, (p, r) in enumerate(zip(turn, after.replies, strict=True))]
+
+
+def test_known_and_new_conversations_meet_in_one_batch(llm):
+    """In any order, one going on twice, with another prefix than the new ones have."""
+    first = written(llm, PROMPTS)
+    on = [p + r.ids + (77,) for p, r in zip(PROMPTS, first.replies, strict=True)]
+    turn = [(9, 8, 7), on[2], on[0], (1, 2, 3, 50), on[2] + (78,), (9, 8, 7)]
+    mixed = written(llm, turn, [first.past])
+    for one, prompt in zip(mixed.replies, turn, strict=True):
+        assert one.ids == written(llm, [prompt]).replies[0].ids
+        assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
+    again = [p + r.ids + (79,) for p, r in zip(turn, mixed.replies, strict=True)]
+    for one, prompt in zip(written(llm, again, [mixed.past]).replies, again, strict=True):
+        assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
 
 
 def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import lightning as L
 import pytest
 import torch
 from policies.test_generation import CONTEXTS
 
 from helpers import tiny
+from helpers.replies import reply_batch
 from lgym.batch import Reply, Rollout
 from lgym.models import LLMConfig
-from lgym.modules import GRPO
+from lgym.modules import GRPO, TokenLoss
 from lgym.policies import GenerationPolicy
 
 
 def learner(**settings) -> GRPO:
     policy = GenerationPolicy(max_new_tokens=5)
     policy.bind(tiny.llm(dtype=torch.float64))
-    return GRPO(llm=LLMConfig(model="tiny"), policy=policy, **settings)
+    scale_by_std = settings.pop("scale_by_std", True)
+    return GRPO(llm=LLMConfig(model="tiny"), policy=policy, scale_by_std=scale_by_std, loss=TokenLoss(**settings))
 
 
 REPLIES = [(70, 71), (72,), (70, 75, 76, 77), (80, 81, 82), (83, 84), (85,)]
@@ -55,7 +59,8 @@ def test_every_turn_has_its_episodes_advantage():
     batch = module.prepare(rollout())
     assert batch.rows.tolist() == [0, 0, 1, 2]
     assert batch.replies == (REPLIES[0], REPLIES[2], REPLIES[1], REPLIES[3])
-    assert batch.advantages.tolist() == [1.0, -1.0, 1.0, -1.0]
+    assert batch.advantages[:, 0].tolist() == [1.0, -1.0, 1.0, -1.0]
+    assert torch.equal(batch.advantages != 0, batch.mask)
     assert batch.mask.sum(1).tolist() == [2, 4, 1, 3]
     assert module.rollout_metrics["rollout/groups_without_signal"] == 0.5
     assert module.rollout_metrics["rollout/parse_rate"] == pytest.approx(5 / 6)
@@ -74,7 +79,8 @@ def test_the_loss_is_that_of_a_plain_loop(normalise_by, size):
         batch.rows.tolist(), batch.replies, batch.old_logprobs, batch.advantages, strict=True
     ):
         with torch.no_grad():
-            new = module.policy(CONTEXTS, torch.tensor([row]), [ids])[0][0]
+            new = module.policy.likelihoods(reply_batch(CONTEXTS, [row], [ids])).logprobs[0]
+        advantage = advantage[0]
         ratio = (new - old[: len(ids)]).exp()
         terms = -torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.3) * advantage)
         expected += float(terms.sum()) / {"reply": 6 * len(ids), "tokens": 13, "limit": 6 * 5}[normalise_by]
@@ -89,11 +95,10 @@ def test_the_reference_is_the_model_without_adapters():
     batch = module.prepare(rollout())
     assert len(batch) == 6
     with torch.no_grad(), module.policy.llm.reference():
-        own, _ = module.policy(batch.contexts, batch.rows, batch.replies)
-    torch.testing.assert_close(batch.ref_logprobs, own.float(), rtol=1e-4, atol=1e-5)
+        own = module.policy.likelihoods(batch)
+    torch.testing.assert_close(batch.ref_logprobs, own.logprobs.float(), rtol=1e-4, atol=1e-5)
     with_kl, metrics = module.loss(batch)
-    module.kl_coef = 0.0
-    without, _ = module.loss(batch)
+    without, _ = module.loss(replace(batch, ref_logprobs=None))
     assert float((with_kl - without).detach()) > 1e-3
     assert float(metrics["policy/ref_kl"]) > 0
 

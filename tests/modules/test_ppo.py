@@ -114,6 +114,7 @@ def test_distinct_contexts_give_the_gradient_of_single_turns():
         u = int(batch.rows[turn])
         one = type(batch)(
             contexts=(batch.contexts[u],),
+            bundles=((0,),),
             rows=torch.zeros(1, dtype=torch.int64),
             choices=batch.choices[[turn]],
             old_logprobs=batch.old_logprobs[[u], : len(batch.contexts[u].candidates)],

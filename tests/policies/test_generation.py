@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.replies import reply_batch
 from lgym.batch import Context
 from lgym.policies import GenerationPolicy
+from lgym.policies.writing import stop_ids
 
 
 def context(text: str) -> Context:
@@ -36,7 +38,7 @@ def test_training_computes_what_was_recorded(settings):
     acting = policy(**settings)
     rows, replies = replies_of(acting)
     with torch.no_grad():
-        logprobs, _ = acting(CONTEXTS, torch.tensor(rows), [reply.ids for reply in replies])
+        logprobs = acting.likelihoods(reply_batch(CONTEXTS, rows, [reply.ids for reply in replies])).logprobs
     for own, reply in zip(logprobs, replies, strict=True):
         torch.testing.assert_close(own[: len(reply.ids)].float(), torch.tensor(reply.logprobs), rtol=1e-4, atol=1e-5)
         assert (own[len(reply.ids) :] == 0).all()
@@ -48,7 +50,8 @@ def test_gradients_equal_those_of_one_full_pass_a_reply():
     rows, replies = replies_of(acting)
     weights = torch.linspace(-1, 1, 9, dtype=torch.float64)
     parameters = [p for name, p in acting.named_parameters() if "lora" in name]
-    logprobs, entropies = acting(CONTEXTS, torch.tensor(rows), [reply.ids for reply in replies])
+    likely = acting.likelihoods(reply_batch(CONTEXTS, rows, [reply.ids for reply in replies]))
+    logprobs, entropies = likely.logprobs, likely.entropy
     shared = torch.autograd.grad((logprobs * weights[: logprobs.shape[1]]).sum(), parameters)
     total = torch.zeros((), dtype=torch.float64)
     for b, (row, reply) in enumerate(zip(rows, replies, strict=True)):
@@ -77,10 +80,28 @@ def test_texts_leave_the_stop_token_out():
     assert ended
     assert any(not reply.ended for reply in replies)
     for reply in replies:
-        assert (reply.ids[-1] in acting.stop_ids) == reply.ended
+        assert (reply.ids[-1] in stop_ids(acting.llm)) == reply.ended
         assert "<|im_end|>" not in reply.text
         said = reply.ids[:-1] if reply.ended else reply.ids
         assert reply.text == acting.llm.tokenizer.decode(list(said), skip_special_tokens=True)
+
+
+def test_a_stop_text_ends_a_reply():
+    """Wherever its characters fall among the tokens; the agent does not see it, the tokens keep it."""
+    free = policy(max_new_tokens=40)
+    _, replies = replies_of(free, count=40)
+    letter = max("aeiou", key=lambda letter: sum(letter in reply.text for reply in replies))
+    stopping = GenerationPolicy(max_new_tokens=40, stop=[letter])
+    stopping.bind(free.llm)
+    _, stopped = replies_of(stopping, count=40, seed=None)
+    _, whole = replies_of(free, count=40, seed=None)
+    for one, other in zip(stopped, whole, strict=True):
+        assert one.text == other.text.partition(letter)[0]
+        assert one.ids == other.ids[: len(one.ids)]
+        assert one.ended == (letter in other.text or other.ended)
+    _, drawn = replies_of(stopping, count=40)
+    assert not any(letter in reply.text for reply in drawn)
+    assert any(reply.ended and letter in free.llm.tokenizer.decode(list(reply.ids)) for reply in drawn)
 
 
 def test_values_are_those_at_the_prompts_ends():
@@ -97,6 +118,9 @@ def test_values_are_those_at_the_prompts_ends():
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_k": -1}, "top_k"),
+        ({"stop": "text"}, "stop is the text 'text'"),
+        ({"stop": [""]}, "none of them empty"),
+        ({"replies_per_forward": 0}, "replies_per_forward is 0"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

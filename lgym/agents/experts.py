@@ -1,0 +1,29 @@
+"""Rules that play well, to learn from before the first reinforcement: each has `act(observation, info)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lgym.envs import blackjack
+
+
+class BasicStrategy:
+    """The optimal play of `Blackjack-v1` with its default rules."""
+
+    def __init__(self) -> None:
+        self._action = dict(zip(blackjack.states(), blackjack.optimal_policy().tolist(), strict=True))
+
+    def act(self, observation: blackjack.State, info: Mapping[str, Any]) -> int:
+        """0 to stay, 1 to hit."""
+        player_sum, dealer_card, usable_ace = (int(part) for part in observation)
+        return self._action[player_sum, dealer_card, usable_ace]
+
+
+class BalancePole:
+    """Pushes the cart of `CartPole-v1` to where the pole is falling, and a little back to the middle: for all 500 steps."""
+
+    def act(self, observation: Sequence[float], info: Mapping[str, Any]) -> int:
+        """0 to push left, 1 to push right."""
+        place, speed, angle, turning = (float(part) for part in observation)
+        return int(angle + 0.3 * turning + 0.05 * place + 0.1 * speed > 0)

@@ -1,0 +1,83 @@
+"""What can be wrong with a run's data, told before a model is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from lgym.agents.base import TextAgent
+from lgym.data.questions import action_of, candidates_of
+from lgym.types import ParsedAction
+
+
+def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
+    """Has the agent read a reply that says nothing, and looks at its fallback."""
+    name = type(agent).__name__
+    parsed = agent.extract_action("")
+    if not isinstance(parsed, ParsedAction):
+        raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
+    space = env.action_space
+    env.close()
+    if agent.fallback == "default" and not space.contains(agent.default_action):
+        raise ValueError(
+            f"{name}.fallback is 'default', and its default_action {agent.default_action!r} is not in the environment's "
+            f"action space {space}."
+        )
+
+
+def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
+    """Asks the agent about a first observation, so that its mistakes show before a model is loaded."""
+    name = type(agent).__name__
+    try:
+        observation, info = env.reset(seed=seed)
+        text = agent.format_observation(observation)
+        if not isinstance(text, str):
+            raise ValueError(f"{name}.format_observation returned {text!r}; it must return text.")
+        if agent.candidates(observation, info) is None:
+            return False
+        for candidate in candidates_of(agent, observation, info):
+            action = action_of(agent, candidate)
+            if not env.action_space.contains(action):
+                raise ValueError(
+                    f"{name} reads its candidate {candidate!r} as the action {action!r}, which is not in "
+                    f"{env.spec.id if env.spec else env}'s action space {env.action_space}."
+                )
+    finally:
+        env.close()
+    return True
+
+
+def require_replayable(replay: Any, episodes: int | None, history: Any) -> None:
+    if replay is not None and (episodes is None or history != 0):
+        raise ValueError(
+            f"data.replay keeps whole episodes, asked without history: set data.episodes_per_rollout (it is {episodes}) and "
+            f"data.history: 0 (it is {history})."
+        )
+
+
+def require_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"data.{name} is {value}; it must be 1 or more.")
+
+
+def require_whole_groups(group_size: int, episodes: int | None) -> None:
+    if group_size > 1 and (episodes is None or episodes % group_size):
+        raise ValueError(
+            f"data.group_size is {group_size} and data.episodes_per_rollout is {episodes}; groups are compared as whole "
+            "episodes, so give episodes_per_rollout as a multiple of group_size."
+        )
+
+
+def require_one_amount(episodes: int | None, turns: int | None, num_envs: int) -> None:
+    if (episodes is None) == (turns is None):
+        raise ValueError(
+            f"data.episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
+        )
+    require_positive(episodes_per_rollout=1 if episodes is None else episodes)
+    if turns is not None and (turns < num_envs or turns % num_envs):
+        raise ValueError(
+            f"data.turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({num_envs}), such as "
+            f"{max(1, round(turns / num_envs)) * num_envs}."
+        )

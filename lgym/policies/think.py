@@ -1,0 +1,208 @@
+"""Think, then choose: the language model writes a bounded text of its own, then one of the agent's candidates is chosen.
+
+pi(text, c | prompt) = product over the text's tokens of  softmax(logits / temperature)[token]  *  pi(c | prompt, text, cue)
+
+The cue, such as a new line and "Answer: ", is put behind the text; it is nobody's choice and learns nothing. The candidates'
+distribution is that of `CandidatePolicy` there. No action can be invalid, and both text and choice are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
+from lgym.functional import categorical_entropy
+from lgym.models.decoding import Sampling
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.packing import Path
+from lgym.models.past import Past
+from lgym.policies.choice import Choice, Normalisation
+from lgym.policies.generation import as_texts, prompt_values, require_replies_per_forward
+from lgym.policies.writing import Writer, make_generator, token_likelihoods
+
+
+class ThinkPolicy(nn.Module):
+    """Free text, then a choice between candidates."""
+
+    llm: ValueHeadLLM
+    speaks = True
+    chooses = True
+
+    def __init__(
+        self,
+        max_think_tokens: int = 32,
+        cue: str = "\nAnswer: ",
+        normalisation: Normalisation = "sum",
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        stop: Sequence[str] = (),
+        replies_per_forward: int = 256,
+        row_length: int = 64,
+        share_prefixes: bool = True,
+    ) -> None:
+        """
+        Args:
+            max_think_tokens: the longest text before the choice; what is longer is cut there.
+            cue: what is put between the text and the candidates.
+            normalisation: of the candidates' likelihoods: sum, token, word or trie, as in CandidatePolicy.
+            temperature: of the softmax over tokens, in playing and in learning alike; evaluation also plays greedily.
+            top_k: draw from the likeliest tokens only; 0 draws from all.
+            top_p: draw from the smallest set of likeliest tokens with this much probability; 1 draws from all.
+            stop: texts that end the thinking, besides an end-of-turn token.
+            replies_per_forward: how many replies are written together; bounds memory.
+            row_length: places of a packed row. Longer rows share more and attend more; results are the same.
+            share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
+        """
+        super().__init__()
+        require_replies_per_forward(replies_per_forward)
+        self.writer = Writer(max_think_tokens, Sampling(temperature, top_k, top_p), as_texts(stop), row_length)
+        self.choice = Choice(normalisation)
+        self.cue = cue
+        self.replies_per_forward = replies_per_forward
+        self.share_prefixes = share_prefixes
+        self.detach_value = False
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The longest text and the cue; candidates are counted with the prompt."""
+        return self.writer.limit + len(self.cue_ids)
+
+    def bind(self, llm: ValueHeadLLM) -> None:
+        """Gives the policy its model; called once, when the model is built."""
+        llm.share = self.share_prefixes
+        self.llm = llm
+
+    @property
+    def cue_ids(self) -> Path:
+        return tuple(self.llm.tokenizer(self.cue, add_special_tokens=False)["input_ids"])
+
+    @torch.no_grad()
+    def reply(self, contexts: Sequence[Context], seed: int | None) -> tuple[list[Reply], Tensor]:
+        """A text and a candidate for each context, and its state value [len(contexts)]; without a seed the likeliest."""
+        generator = make_generator(self.llm, seed)
+        replies: list[Reply] = []
+        values, pasts = [], []
+        for start in range(0, len(contexts), self.replies_per_forward):
+            asked = contexts[start : start + self.replies_per_forward]
+            written = self.writer.write(self.llm, [context.prompt_ids for context in asked], generator)
+            logprobs = self._choices(asked, written.replies, written.past)
+            choices = _drawn(logprobs, generator)
+            texts = self.writer.texts(self.llm, written.replies)
+            replies += [
+                self._decided(context, replace(reply, text=text), choice, float(own[choice]))
+                for context, reply, text, choice, own in zip(
+                    asked, written.replies, texts, choices.tolist(), logprobs, strict=True
+                )
+            ]
+            values.append(self.llm.values(written.ends).cpu())
+            pasts.append(written.past)
+        self.llm.keep(pasts)
+        return replies, torch.cat(values)
+
+    def demonstrated(self, context: Context, text: str, ids: tuple[int, ...], choice: int) -> Reply:
+        """A reply that is to be imitated: this choice, behind the thinking that was sampled, if any was."""
+        thought = ids[: len(ids) - len(context.candidate_ids[choice]) - len(self.cue_ids)] if ids else ()
+        return self._decided(context, Reply(thought, (0.0,) * len(thought), True), choice, 0.0)
+
+    @torch.no_grad()
+    def values(self, contexts: Sequence[Context]) -> Tensor:
+        """[U] state values."""
+        return prompt_values(self.llm, contexts, at_once=self.replies_per_forward, row_length=self.writer.row_length)
+
+    def likelihoods(self, batch: ReplyBatch, *, entropy_gradient: bool = False) -> Likelihoods:
+        """Of the tokens of each text, and of the choice at its candidate's first token; differentiable."""
+        owners = [batch.contexts[row] for row in batch.rows.tolist()]
+        at_choice = [int(own.nonzero().max()) for own in batch.mask]  # the choice is the last that was drawn
+        bodies = [
+            owner.prompt_ids + reply[:place] for owner, reply, place in zip(owners, batch.replies, at_choice, strict=True)
+        ]
+        ends = self.choice.sequences(owners)
+        sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
+        lengths = [len(owner.prompt_ids) for owner, own in zip(owners, ends, strict=True) for _ in own]
+        states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
+        rows = iter(index)
+        places = [[next(rows) for _ in own] for own in ends]
+        chosen = torch.zeros_like(batch.mask)
+        chosen[torch.arange(len(batch)), torch.tensor(at_choice, device=chosen.device)] = True
+        said = token_likelihoods(
+            self.llm,
+            batch,
+            states,
+            [own[0] for own in places],
+            temperature=self.writer.sampling.temperature,
+            detach_value=self.detach_value,
+            tokens=batch.mask & ~chosen,
+            entropy_gradient=entropy_gradient,
+        )
+        behind = [[own[place:] for own in of_turn] for of_turn, place in zip(places, at_choice, strict=True)]
+        logprobs = self.choice.logprobs(self.llm, owners, states, behind)
+        taken = logprobs.gather(1, batch.choices[:, None]).squeeze(1)
+        return replace(
+            said,
+            logprobs=said.logprobs.masked_scatter(chosen, taken),
+            entropy=said.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
+        )
+
+    def _choices(self, contexts: Sequence[Context], replies: Sequence[Reply], past: Past | None) -> Tensor:
+        """[S, C] log-probabilities of the candidates behind each text and the cue, on the CPU."""
+        ends = self.choice.sequences(contexts)
+        if past is None:
+            bodies = [c.prompt_ids + reply.ids + self.cue_ids for c, reply in zip(contexts, replies, strict=True)]
+            sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
+            lengths = [len(body) for body, own in zip(bodies, ends, strict=True) for _ in own]
+            states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
+        else:
+            tails = [reply.ids[-1:] + self.cue_ids for reply in replies]
+            states, index = _continued(self.llm, past, tails, ends)
+        rows = iter(index)
+        places = [[next(rows) for _ in own] for own in ends]
+        return self.choice.logprobs(self.llm, contexts, states, places).cpu()
+
+    def _decided(self, context: Context, reply: Reply, choice: int, logprob: float) -> Reply:
+        """The reply with its cue and candidate."""
+        candidate = context.candidate_ids[choice]
+        forced = len(self.cue_ids) + len(candidate) - 1
+        drawn = (True,) * len(reply.ids) + (False,) * len(self.cue_ids) + (True,) + (False,) * (len(candidate) - 1)
+        unsaid = (0.0,) * len(self.cue_ids), (0.0,) * (forced - len(self.cue_ids))
+        return Reply(
+            ids=reply.ids + self.cue_ids + candidate,
+            logprobs=(*reply.logprobs, *unsaid[0], logprob, *unsaid[1]),
+            ended=reply.ended,
+            text=reply.text + self.cue + context.candidates[choice],
+            drawn=drawn,
+            choice=choice,
+        )
+
+
+def _continued(
+    llm: ValueHeadLLM, past: Past, tails: Sequence[Path], ends: Sequence[Sequence[Path]]
+) -> tuple[Tensor, list[list[int]]]:
+    """Hidden states [K, H] where each row of the past has gone on by its tail and by each of its ends, and for each end the
+    rows of them from the tail's last token on."""
+    own = past.select(range(len(tails)), max(map(len, tails)))
+    states = own.extend(llm, range(len(tails)), tails)
+    at = (torch.tensor([len(tail) for tail in tails]).cumsum(0) - 1).tolist()
+    longer = [(row, end) for row, of_row in enumerate(ends) for end in of_row if end]
+    following: dict[tuple[int, Path], list[int]] = {}
+    if longer:
+        rows = [row for row, _ in longer]
+        branches = own.select(rows, max(len(end) for _, end in longer))
+        more = branches.extend(llm, range(len(rows)), [end for _, end in longer])
+        begins = len(states)
+        for row, end in longer:
+            following[row, end] = list(range(begins, begins + len(end)))
+            begins += len(end)
+        states = torch.cat([states, more])
+    return states, [[at[row], *following.get((row, end), [])] for row, of_row in enumerate(ends) for end in of_row]
+
+
+def _drawn(logprobs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """[S, C] log-probabilities to [S] choices."""
+    if generator is None:
+        return logprobs.argmax(-1)
+    return torch.multinomial(logprobs.exp().to(generator.device), 1, generator=generator).squeeze(-1).cpu()

@@ -1,0 +1,133 @@
+"""Free text, token by token: how it is written, and how likely what was written is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lgym.batch import Likelihoods, Reply, ReplyBatch
+from lgym.models.decoding import Over, Sampling, Written, write_replies
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.packing import Path
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes up to `limit` tokens, until an end-of-turn token or one of the `stop` texts."""
+
+    limit: int
+    sampling: Sampling
+    stop: tuple[str, ...] = ()
+    row_length: int = 64
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"max_new_tokens is {self.limit}; it must be 1 or more.")
+        if self.sampling.temperature <= 0:
+            raise ValueError(
+                f"temperature is {self.sampling.temperature}; it must be above 0. Evaluation has a greedy mode of its own."
+            )
+        self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ValueError(f"stop is {self.stop!r}; it must be a list of texts, none of them empty.")
+
+    def write(self, llm: ValueHeadLLM, prompts: Sequence[Path], generator: torch.Generator | None) -> Written:
+        """A reply to each prompt, without its text; goes on from the pasts that the model keeps."""
+        return write_replies(
+            llm,
+            prompts,
+            max_new_tokens=self.limit,
+            stop_ids=stop_ids(llm),
+            sampling=self.sampling,
+            generator=generator,
+            known=llm.pasts,
+            over=self._over(llm.tokenizer) if self.stop else None,
+            row_length=self.row_length,
+        )
+
+    def texts(self, llm: ValueHeadLLM, replies: Sequence[Reply]) -> list[str]:
+        """What replies say, without a stop token or text."""
+        ends = stop_ids(llm)
+        said = [list(reply.ids[:-1] if reply.ids[-1] in ends else reply.ids) for reply in replies]
+        texts = llm.tokenizer.batch_decode(said, skip_special_tokens=True)
+        return [self._cut(text) if reply.ended else text for text, reply in zip(texts, replies, strict=True)]
+
+    def _cut(self, text: str) -> str:
+        return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
+
+    def _over(self, tokenizer: object) -> Over:
+        most = max(len(stop.encode()) for stop in self.stop) + 4  # a token is a byte or more
+
+        def over(replies: Sequence[list[int]]) -> list[bool]:
+            texts = tokenizer.batch_decode([ids[-most:] for ids in replies], skip_special_tokens=True)  # type: ignore[attr-defined]
+            return [any(stop in text for stop in self.stop) for text in texts]
+
+        return over
+
+
+def stop_ids(llm: ValueHeadLLM) -> frozenset[int]:
+    """The tokens that end a reply: the tokenizer's end of sequence, and those of the model's generation settings."""
+    ends = llm.causal_lm.generation_config.eos_token_id
+    ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
+    return frozenset({*ends, llm.tokenizer.eos_token_id} - {None})
+
+
+def make_generator(llm: ValueHeadLLM, seed: int | None) -> torch.Generator | None:
+    """Where the model's noise comes from: on a GPU itself, so that nothing waits for the CPU."""
+    if seed is None:
+        return None
+    return torch.Generator("cuda" if llm.device.type == "cuda" else "cpu").manual_seed(seed)
+
+
+def token_likelihoods(
+    llm: ValueHeadLLM,
+    batch: ReplyBatch,
+    states: Tensor,
+    places: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    detach_value: bool,
+    tokens: Tensor,
+    entropy_gradient: bool,
+) -> Likelihoods:
+    """Of the tokens of replies that were drawn from the whole vocabulary.
+
+    Args:
+        llm: whose vocabulary and value head it is.
+        batch: whose replies they are.
+        states: [K, H] hidden states.
+        places: for each reply, the rows of `states` from the end of its prompt on.
+        temperature: of the softmax.
+        detach_value: whether values have no gradient in the language model.
+        tokens: [B, T] bool, which tokens to look at; the others are 0.
+        entropy_gradient: whether entropies have one, which keeps two tensors of the vocabulary's width.
+    """
+    at = torch.zeros(tokens.shape, dtype=torch.int64)
+    ids = torch.zeros(tokens.shape, dtype=torch.int64)
+    for b, (own, reply) in enumerate(zip(places, batch.replies, strict=True)):
+        count = min(len(own), tokens.shape[1])
+        at[b, :count] = torch.tensor(own[:count])
+        ids[b, : min(len(reply), tokens.shape[1])] = torch.tensor(reply[: tokens.shape[1]])
+    at, ids = at.to(states.device), ids.to(states.device)
+    values = llm.values(states.detach() if detach_value else states)[at]
+    used, back = at[tokens].unique(return_inverse=True)  # each distinct state once
+    logits = llm.logits(states[used])  # [K, V], of which every pass over it counts
+    if temperature != 1:
+        logits = logits / temperature
+    normalisers = logits.logsumexp(-1)
+    entropy = _entropy(logits, normalisers) if entropy_gradient else _entropy(logits.detach(), normalisers.detach())
+    empty = logits.new_zeros(tokens.shape)
+    return Likelihoods(
+        logprobs=empty.masked_scatter(tokens, logits[back, ids[tokens]] - normalisers[back]),
+        entropy=empty.masked_scatter(tokens, entropy[back]),
+        values=values,
+    )
+
+
+def _entropy(logits: Tensor, normalisers: Tensor) -> Tensor:
+    """[K, V] logits and the logs [K] of their softmax's denominators to [K] entropies: log Z - E[logit]."""
+    probabilities = (logits - normalisers[:, None]).exp()
+    return normalisers - torch.linalg.vecdot(probabilities, logits)

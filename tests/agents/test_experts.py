@@ -1,0 +1,48 @@
+"""The scripted experts play as well as they say."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lgym.agents.experts import BalancePole, BasicStrategy
+from lgym.envs import blackjack
+
+
+def play(env_id, expert, seed):
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    observation, info = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        observation, reward, terminated, truncated, info = env.step(expert.act(observation, info))
+        total += reward
+        over = terminated or truncated
+    return total
+
+
+def test_basic_strategy_is_the_optimal_policy():
+    """In all 280 states."""
+    actions = [BasicStrategy().act(state, {}) for state in blackjack.states()]
+    assert blackjack.agreement(actions) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [((16, 10, 0), 1), ((16, 6, 0), 0), ((18, 9, 1), 1), ((18, 8, 1), 0), ((12, 4, 0), 0), ((12, 3, 0), 1)],
+)
+def test_basic_strategy_on_hands_that_every_chart_has(state, action):
+    """Hit 16 against a ten and soft 18 against a nine; stay on 12 against a four."""
+    assert BasicStrategy().act(state, {}) == action
+
+
+def test_basic_strategy_takes_what_the_environment_gives():
+    """Numbers of numpy, and a hand played to its end."""
+    assert BasicStrategy().act((np.int64(16), np.int64(10), np.int64(0)), {}) == 1
+    assert play("Blackjack-v1", BasicStrategy(), seed=0) in (-1.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_pole_stays_up(seed):
+    """For the 500 steps that the environment lasts."""
+    assert play("CartPole-v1", BalancePole(), seed) == 500.0

@@ -1,0 +1,220 @@
+"""Transcripts: what the model is fed in each turn is what it was fed and what it said before, token for token."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from helpers import echo, tiny
+from helpers.replies import reply_batch
+from helpers.templates import TEMPLATES
+from lgym.data.chat import ContextBuilder
+from lgym.data.collector import Collector
+from lgym.data.conversation import Conversation
+from lgym.data.slot import Slot
+from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
+from lgym.types import Said
+
+START = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nred<|im_end|>\n<|im_start|>assistant\n"
+
+
+def conversation(history="full", template=tiny.TEMPLATE, length=2048):
+    return Conversation(ContextBuilder(tiny.tokenizer(template), "Be brief.", length), history)
+
+
+def said(text, ids=None, ended=True):
+    tokenizer = tiny.tokenizer()
+    end = (tokenizer.eos_token_id,) if ended else ()
+    return Said(text, text, (*(ids or tokenizer.encode(text)), *end), ended)
+
+
+def text_of(context):
+    return tiny.tokenizer().decode(context.prompt_ids)
+
+
+def test_a_turn_is_put_behind_what_was_said():
+    talk = conversation()
+    assert text_of(talk.context("red", ())) == START
+    talk.reply(said("I see"))
+    second = "I see<|im_end|>\n<|im_start|>user\ngreen<|im_end|>\n<|im_start|>assistant\n"
+    assert text_of(talk.context("green", ())) == START + second
+    talk.reply(said("Oh", ended=False))  # cut at the limit: the template ends the turn
+    third = "Oh<|im_end|>\n<|im_start|>user\nblue<|im_end|>\n<|im_start|>assistant\n"
+    assert text_of(talk.context("blue", ())) == START + second + third
+    assert talk.transcripts == 1
+
+
+def test_what_was_sampled_is_never_encoded_anew():
+    """A token that no encoding of the reply's text has, kept as it is."""
+    talk = conversation()
+    first = talk.context("red", ()).prompt_ids
+    broken = (200, 130)  # half a character each
+    text = tiny.tokenizer().decode(list(broken))
+    talk.reply(said(text, ids=broken))
+    assert talk.context("green", ()).prompt_ids[: len(first) + 3] == first + broken + (tiny.tokenizer().eos_token_id,)
+    assert tuple(tiny.tokenizer().encode(text)) != broken
+
+
+@pytest.mark.parametrize(("history", "shown"), [(0, ""), (1, "b"), (2, "ab"), ("full", "ab")])
+def test_the_window_shows_so_many_turns(history, shown):
+    talk = conversation(history)
+    for observation, reply in (("red", "a"), ("green", "b")):
+        talk.context(observation, ())
+        talk.reply(said(reply))
+    text = text_of(talk.context("blue", ()))
+    assert [letter for letter in "ab" if f"assistant\n{letter}<" in text] == list(shown)
+    assert text.endswith("user\nblue<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize(
+    ("template", "reply", "transcripts"),
+    [("trims", " red ", 2), ("trims", "red", 1), ("drops thinking", "the end", 2), ("ends with padding", "red", 2)],
+)
+def test_a_template_that_rewrites_starts_a_new_transcript(template, reply, transcripts):
+    talk = conversation(template=TEMPLATES[template])
+    talk.context("red", ())
+    talk.reply(said(reply))
+    fed = talk.context("green", ()).prompt_ids
+    assert talk.transcripts == transcripts
+    if transcripts == 2:  # the whole as the template makes it
+        turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "red"}]
+        turns += [{"role": "assistant", "content": reply}, {"role": "user", "content": "green"}]
+        tokenizer = tiny.tokenizer(TEMPLATES[template])
+        assert list(fed) == tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+
+
+def test_the_oldest_turns_leave_when_it_grows_too_long():
+    talk = conversation(length=300)
+    for turn in range(12):
+        context = talk.context(f"turn {turn}", ())
+        assert len(context.prompt_ids) <= 300
+        talk.reply(said("yes"))
+    text = text_of(context)
+    assert text.startswith("<|im_start|>system\nBe brief.")
+    assert "turn 11" in text
+    assert "turn 10" in text
+    assert "turn 2" not in text
+
+
+def test_equal_conversations_are_one_context():
+    builder = ContextBuilder(tiny.tokenizer(), "Be brief.", 2048)
+    talks = [Conversation(builder, "full") for _ in range(2)]
+    for talk in talks:
+        talk.context("red", ("a",))
+        talk.reply(said("a"))
+    assert talks[0].context("green", ("a",)) is talks[1].context("green", ("a",))
+
+
+def play(llm, policy, template, history, episodes, num_envs=10):
+    """Episodes of four turns; the policy's replies with their contexts."""
+    policy.bind(llm)
+    agent = type("Agent", (echo.EchoAgent,), {"fallback": "random"})()
+    llm.tokenizer = tiny.tokenizer(template)
+    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 1500)
+    make = lambda: gymnasium.make("Echo-v0", turns=4)  # noqa: E731
+    slots = [Slot(make(), agent, builder, chooses=policy.chooses, history=history) for _ in range(num_envs)]
+    with llm.fixed():
+        return Collector(slots, 5).play(policy, np.random.default_rng(0), episodes=episodes)
+
+
+POLICIES = {
+    "speaks": lambda: GenerationPolicy(max_new_tokens=6),
+    "thinks": lambda: ThinkPolicy(max_think_tokens=4, cue=" so: "),
+}
+SETTINGS = [(history, name) for history in (0, 2, "full") for name in TEMPLATES]
+
+
+def compare(rollout, policy, llm):
+    """Recorded while playing, against the training forward pass and against transformers' own, one sequence at a time."""
+    contexts, rows = rollout.contexts, rollout.context_ids[rollout.mask].tolist()
+    replies = [rollout.replies[choice] for choice in rollout.choices[rollout.mask].tolist()]
+    batch = reply_batch(
+        contexts,
+        rows,
+        [reply.ids for reply in replies],
+        masks=[reply.mask for reply in replies],
+        choices=[reply.choice for reply in replies],
+    )
+    with torch.no_grad():
+        likely = policy.likelihoods(batch).logprobs
+    worst = 0.0
+    for number, (row, reply) in enumerate(zip(rows, replies, strict=True)):
+        recorded, count = torch.tensor(reply.logprobs), min(len(reply.ids), likely.shape[1])
+        worst = max(worst, float((likely[number, :count] - recorded[:count]).abs().max()))
+        if policy.chooses:
+            continue
+        prompt = contexts[row].prompt_ids
+        with torch.no_grad():
+            logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[0, len(prompt) - 1 : -1]
+        own = logits.log_softmax(-1).gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
+        worst = max(worst, float((own - recorded).abs().max()))
+    return worst, len(replies)
+
+
+@pytest.mark.parametrize("who", POLICIES)
+@pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
+def test_what_was_recorded_is_what_training_computes(history, template, who):
+    llm, policy = tiny.llm(), POLICIES[who]()
+    worst, turns = compare(play(llm, policy, TEMPLATES[template], history, 10), policy, llm)
+    assert turns == 40
+    assert worst < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", POLICIES)
+@pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
+def test_two_hundred_episodes_agree(history, template, who):
+    llm, policy = tiny.llm(), POLICIES[who]()
+    worst, turns = compare(play(llm, policy, TEMPLATES[template], history, 200, num_envs=50), policy, llm)
+    assert turns == 800
+    assert worst < 1e-4
+
+
+@pytest.mark.parametrize("who", POLICIES)
+def test_together_is_as_one_at_a_time(who):
+    """Greedy, so that both say the same: tokens and log-probabilities do not depend on who else is in the batch."""
+    outcomes = []
+    llm, policy = tiny.llm(), POLICIES[who]()
+    policy.bind(llm)
+    for num_envs in (1, 7):
+        agent = type("Agent", (echo.EchoAgent,), {"fallback": "default", "default_action": 1})()
+        builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 1500)
+        make = lambda: gymnasium.make("Echo-v0", turns=3)  # noqa: E731
+        slots = [Slot(make(), agent, builder, chooses=policy.chooses, history="full") for _ in range(num_envs)]
+        with llm.fixed():
+            rollout = Collector(slots, 5).play(policy, None, episodes=7)
+        outcomes.append({r.ids: r.logprobs for r in rollout.replies})
+    assert outcomes[0].keys() == outcomes[1].keys()
+    for ids, logprobs in outcomes[0].items():
+        assert logprobs == pytest.approx(outcomes[1][ids], abs=1e-4)
+
+
+@pytest.mark.parametrize("turns", [2, 4, 8, 16])
+def test_playing_an_episode_costs_its_length(turns):
+    """With full history, each token of a conversation is computed once, but for each reply's last and the prompt's."""
+    llm, policy = tiny.llm(), GenerationPolicy(max_new_tokens=5)
+    policy.bind(llm)
+    agent = type("Agent", (echo.EchoAgent,), {"fallback": "random"})()
+    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 2048 - 5)
+    slots = [Slot(gymnasium.make("Echo-v0", turns=turns), agent, builder, chooses=False, history="full")]
+    llm.tokens_computed = 0
+    with llm.fixed():
+        rollout = Collector(slots, 5).play(policy, np.random.default_rng(0), episodes=1)
+    last = rollout.contexts[int(rollout.context_ids[0, -1])]
+    whole = len(last.prompt_ids) + len(rollout.replies[-1].ids)
+    assert llm.tokens_computed == whole - 1
+    llm.tokens_computed = 0
+    rows = rollout.context_ids[0].tolist()
+    policy.likelihoods(reply_batch(rollout.contexts, rows, [reply.ids for reply in rollout.replies]))
+    assert llm.tokens_computed == whole - 1  # one row for the episode, not one for each turn
+
+
+def test_candidates_may_be_shown_their_history_too():
+    llm, policy = tiny.llm(), CandidatePolicy()
+    rollout = play(llm, policy, tiny.TEMPLATE, "full", 10)
+    longest = max(rollout.contexts, key=lambda context: len(context.prompt_ids))
+    text = llm.tokenizer.decode(longest.prompt_ids)
+    assert text.count("<|im_start|>user") == 4
+    assert sum(text.count(f"assistant\n{word}<") for word in echo.WORDS) == 3

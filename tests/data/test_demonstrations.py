@@ -1,0 +1,222 @@
+"""Demonstrations from files and from scripted experts, in the agent's words."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import jsonargparse
+import pytest
+
+from helpers import echo
+from lgym.agents import BlackjackAgent, TextAgent
+from lgym.data.demonstrations import Demonstration, DemonstrationSource, Expert, JsonLines
+from lgym.types import ParsedAction
+
+RED, BLUE = Demonstration("red", "red"), Demonstration("blue", "blue")
+
+
+class Namer:
+    """Says the word that is shown; with a `shift`, another one."""
+
+    def __init__(self, shift: int = 0, as_text: bool = False) -> None:
+        self.shift, self.as_text = shift, as_text
+
+    def act(self, observation, info):
+        action = (observation + self.shift) % 3
+        return f" {echo.WORDS[action].upper()} " if self.as_text else action
+
+
+def read(tmp_path, *lines, agent=None, **keys):
+    path = tmp_path / "demonstrations.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), encoding="utf-8")
+    return JsonLines(str(path), **keys).demonstrations(agent or echo.EchoAgent(), echo.EchoEnv)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"observation": "red", "response": "red"},
+        {"observation_text": "red", "response_text": "red"},
+        {"prompt": "red", "completion": "red"},
+        {"input": "red", "output": "red"},
+        {"question": "red", "answer": "red"},
+        {"state": 0, "action": 0},
+        {"state": "red", "label": 0},
+        {"observation": "red", "input": "blue", "response": "red", "output": "blue"},
+        {"messages": [{"role": "user", "content": "red"}, {"role": "assistant", "content": "red"}]},
+    ],
+    ids=str,
+)
+def test_well_known_forms_need_no_keys(tmp_path, record):
+    """The earlier of two well-known keys wins; what is no text goes through the agent."""
+    assert read(tmp_path, record) == [RED]
+
+
+def test_keys_of_ones_own(tmp_path):
+    """Given keys are the only ones looked at; one may be given alone."""
+    assert read(tmp_path, {"x": "blue", "y": "blue", "prompt": "red"}, observation_key="x", response_key="y") == [BLUE]
+    assert read(tmp_path, {"x": "blue", "prompt": "red", "answer": "blue"}, observation_key="x") == [BLUE]
+    assert read(tmp_path, {"messages": [], "turns": [], "x": "blue", "answer": "blue"}, observation_key="x") == [BLUE]
+
+
+def test_every_assistant_message_answers_the_user_before_it(tmp_path):
+    """The system's words are the agent's own, and a user who speaks twice is answered on the second."""
+    spoken = [
+        ("system", "Hi."),
+        ("user", "red"),
+        ("assistant", "red"),
+        ("user", "green"),
+        ("user", "blue"),
+        ("assistant", "blue"),
+    ]
+    chat = {"messages": [{"role": role, "content": content} for role, content in spoken]}
+    assert read(tmp_path, chat) == [RED, BLUE]
+
+
+def test_transcripts_leave_out_what_cannot_be_read(tmp_path):
+    """A model that speaks has turns that name no action; nobody should learn those."""
+    said = [("red", "red"), ("green", "um"), ("blue", "blue")]
+    turns = [{"observation_text": shown, "response_text": answer, "reward": 1.0} for shown, answer in said]
+    assert read(tmp_path, {"seed": 3, "turns": turns, "return": 3.0}) == [RED, BLUE]
+
+
+def test_blank_lines_and_order(tmp_path):
+    """Lines come as written, empty ones are skipped, and what stands twice is twice."""
+    blue, red = {"input": "blue", "output": "blue"}, {"input": "red", "output": "red"}
+    assert read(tmp_path, blue, "", "  ", red, blue, "") == [BLUE, RED, BLUE]
+
+
+def test_an_observation_of_several_numbers_is_formatted(tmp_path):
+    """A tuple of the environment is a list in JSON."""
+    (turn,) = read(tmp_path, {"observation": [16, 10, 0], "action": 1}, agent=BlackjackAgent())
+    assert turn == Demonstration("Your hand: hard sixteen against ten", "hit")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{'a': 1}", r"line 2: Expecting property name.*begins: \{'a': 1\}"),
+        ("3", r"line 2: expected a JSON object, not 3"),
+        ({"prompt": "red", "reply": "red"}, r"line 2: there is no response: .*label among its keys \['prompt', 'reply'\]"),
+        ({"text": "red", "answer": "red"}, r"line 2: there is no observation: .*set observation_key"),
+        ({"prompt": "red", "answer": "purple"}, r"line 2: EchoAgent reads no action from 'purple'.*none of red"),
+        ({"prompt": "red", "action": 7}, r"line 2: 7 is not text, nor the action of what EchoAgent offers \('red'"),
+        ({"prompt": "red", "answer": None}, r"line 2: None is not text"),
+        ({"prompt": [], "answer": "red"}, r"line 2: EchoAgent.format_observation cannot read \[\]"),
+        ({"messages": [{"role": "assistant", "content": "red"}]}, r"line 2: no user message comes before.*'red'"),
+        ({"messages": [{"role": "user", "content": [1]}]}, r"line 2: a message of the user has the content \[1\]"),
+        ({"turns": [{"response_text": "red"}]}, r"line 2: there is no observation"),
+    ],
+    ids=str,
+)
+def test_a_line_that_cannot_be_used_is_named(tmp_path, line, message):
+    """With the file, what is there, and the way out."""
+    with pytest.raises(ValueError, match=r"demonstrations.jsonl, " + message):
+        read(tmp_path, {"prompt": "red", "answer": "red"}, line)
+
+
+def test_a_file_without_demonstrations(tmp_path):
+    """Nothing to learn from would be a run that does nothing."""
+    with pytest.raises(ValueError, match=r"demonstrations.jsonl holds no demonstrations"):
+        read(tmp_path, "", " ")
+    with pytest.raises(ValueError, match=r"nowhere.jsonl is not a file"):
+        JsonLines("nowhere.jsonl").demonstrations(echo.EchoAgent(), echo.EchoEnv)
+
+
+def shown_after(seed: int) -> str:
+    return echo.WORDS[echo.EchoEnv().reset(seed=seed)[0]]
+
+
+def test_an_expert_is_played_from_its_seeds_on():
+    """The words that those reset seeds show, each answered with the action's name, and what could be chosen."""
+    turns = Expert(Namer(), episodes=4, seed=7).demonstrations(echo.EchoAgent(), echo.EchoEnv)
+    words = [shown_after(seed) for seed in (7, 8, 9, 10)]
+    assert turns == [Demonstration(word, word) for word in words]
+    assert len(set(words)) > 1
+    assert turns[0].candidates == echo.WORDS
+
+
+def test_an_expert_that_answers_in_text_is_taken_at_its_word():
+    """How it said it is what is learned; the environment gets the action."""
+    turns = Expert(Namer(as_text=True), episodes=2, keep_return_at_least=1.0).demonstrations(echo.EchoAgent(), echo.EchoEnv)
+    assert turns == [Demonstration(word, f" {word.upper()} ") for word in map(shown_after, (0, 1))]
+
+
+class Sometimes(Namer):
+    """Right in its first episode, wrong in its second, and so on."""
+
+    def act(self, observation, info):
+        self.shift = (self.shift + 1) % 2
+        return (observation + 1 - self.shift) % 3
+
+
+def test_an_expert_may_keep_its_good_episodes_only():
+    """Of right, wrong, right, the first and third; that none is good enough is told."""
+    agent = echo.EchoAgent()
+    turns = Expert(Sometimes(), episodes=3, keep_return_at_least=1.0).demonstrations(agent, echo.EchoEnv)
+    assert turns == [Demonstration(word, word) for word in map(shown_after, (0, 2))]
+    with pytest.raises(ValueError, match=r"None of the 5 episodes of Namer returned 1 or more, the best 0"):
+        Expert(Namer(shift=1), episodes=5, keep_return_at_least=1.0).demonstrations(agent, echo.EchoEnv)
+
+
+class Mute(TextAgent):
+    """Has no names for its actions, and reads none."""
+
+    system_prompt = ""
+
+    def format_observation(self, observation):
+        return str(observation)
+
+    def extract_action(self, text):
+        return ParsedAction.failure("I cannot read")
+
+
+def test_an_answer_that_the_agent_cannot_read_is_refused():
+    """It would be learned, and then penalised."""
+    with pytest.raises(ValueError, match=r"Namer answered \d to the observation \d: \d is not text.*Mute offers \(no cand"):
+        Expert(Namer()).demonstrations(Mute(), echo.EchoEnv)
+    with pytest.raises(ValueError, match=r"Namer answered ' [A-Z]+ ' to .*Mute reads no action from .*I cannot read"):
+        Expert(Namer(as_text=True)).demonstrations(Mute(), echo.EchoEnv)
+    with pytest.raises(ValueError, match=r"episodes are 0; give 1 or more"):
+        Expert(Namer(), episodes=0)
+
+
+def test_the_environment_is_closed():
+    """Also when the expert fails."""
+    closed = []
+
+    class Closing(echo.EchoEnv):
+        def close(self):
+            closed.append(True)
+
+    with pytest.raises(ValueError, match="Mute"):
+        Expert(Namer()).demonstrations(Mute(), Closing)
+    Expert(Namer(), episodes=1).demonstrations(echo.EchoAgent(), Closing)
+    assert closed == [True, True]
+
+
+@pytest.mark.parametrize("policy", ["lgym.agents.experts.BasicStrategy", f"{__name__}.Namer"])
+def test_sources_by_class_path(policy):
+    """As a YAML names them; an expert needs no annotations to be taken."""
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--sources", type=list[DemonstrationSource])
+    sources = [
+        {"class_path": "lgym.data.demonstrations.JsonLines", "init_args": {"path": "some.jsonl"}},
+        {"class_path": "lgym.data.demonstrations.Expert", "init_args": {"policy": {"class_path": policy}, "episodes": 3}},
+    ]
+    lines, expert = parser.instantiate_classes(parser.parse_object({"sources": sources})).sources
+    assert (lines.path, expert.episodes, type(expert.policy).__name__) == ("some.jsonl", 3, policy.rpartition(".")[2])
+
+
+class HitBelow17:
+    def act(self, observation, info):
+        return int(observation[0] < 17)
+
+
+def test_an_expert_plays_a_registered_environment():
+    """Blackjack's observations are tuples, and a hand may have several turns."""
+    turns = Expert(HitBelow17(), episodes=50).demonstrations(BlackjackAgent(), lambda: gymnasium.make("Blackjack-v1"))
+    assert len(turns) > 50
+    assert Demonstration("Your hand: hard sixteen against ten", "stay") not in turns
+    assert {turn.response_text for turn in turns} == {"hit", "stay"}
