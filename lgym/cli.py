@@ -22,6 +22,7 @@ from lgym.callbacks import (
     DiskGuard,
     RolloutProgress,
     RunSummary,
+    TokenTranscripts,
     Transcripts,
     TranscriptWriter,
 )
@@ -102,7 +103,14 @@ class LgymCLI(LightningCLI):
         """Adds lgym's own callbacks, each unless the configuration already has one of its kind."""
         given = config.get("callbacks") or []
         given = given if isinstance(given, list) else [given]
-        ours: list[Callback] = [AdapterExport(), RunSummary(), Transcripts(), TranscriptWriter(), DiskGuard()]
+        ours: list[Callback] = [
+            AdapterExport(),
+            RunSummary(),
+            Transcripts(),
+            TokenTranscripts(),
+            TranscriptWriter(),
+            DiskGuard(),
+        ]
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
         folder = self._checkpoint_folder(config)

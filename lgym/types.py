@@ -84,6 +84,17 @@ class Episode:
         return sum(turn.reward for turn in self.turns)
 
 
+@dataclass(frozen=True)
+class TaughtTurn:
+    """A turn with what its tokens learn, to look at."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]  # T of them
+    mask: tuple[bool, ...]  # which the policy chose
+    logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+
+
 class Policy(Protocol):
     """What the data side asks of a policy that chooses between candidates."""
 

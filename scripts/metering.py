@@ -187,6 +187,6 @@ TASKS: dict[str, dict[str, Any]] = {
         "episodes_per_rollout": 64,
         "group_size": 8,
         "update_epochs": 1,
-        "minibatch_size": 8,
+        "minibatch_size": 64,
     },
 }

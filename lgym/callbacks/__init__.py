@@ -5,6 +5,7 @@ from lgym.callbacks.disk import DiskGuard
 from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.progress import RolloutProgress
 from lgym.callbacks.summary import RunSummary
+from lgym.callbacks.tokens import TokenTranscripts
 from lgym.callbacks.transcripts import Transcripts, TranscriptWriter
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "RolloutProgress",
     "RunSummary",
     "TranscriptWriter",
+    "TokenTranscripts",
     "Transcripts",
 ]

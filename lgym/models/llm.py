@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
+from lgym.models.fused_logprobs import fused_token_logprobs, plain_token_logprobs
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
@@ -261,11 +262,33 @@ class ValueHeadLLM(nn.Module):
         logits = self.own_logits(hidden)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
+    def token_logprobs(
+        self, hidden: Tensor, owners: Tensor, tokens: Tensor, *, temperature: float, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [n] of tokens over the whole vocabulary, and entropies [K] of the states they were drawn behind.
+
+        Args:
+            hidden: [K, H].
+            owners: [n] int64, the state of each token.
+            tokens: [n] int64.
+            temperature: of the softmax.
+            entropy_gradient: whether entropies have one.
+        """
+        head = self.causal_lm.get_output_embeddings()
+        plain = not head.weight.requires_grad and getattr(head, "bias", None) is None and type(head) is nn.Linear
+        if plain and self._softcap is None and not torch.is_autocast_enabled(hidden.device.type):
+            return fused_token_logprobs(hidden, head.weight, owners, tokens, temperature, entropy_gradient=entropy_gradient)
+        return plain_token_logprobs(self.logits(hidden), owners, tokens, temperature, entropy_gradient=entropy_gradient)
+
     def own_logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], in the model's precision."""
         return self._cap(self.causal_lm.get_output_embeddings()(hidden))
 
     def _cap(self, logits: Tensor) -> Tensor:
         """Gemma's soft cap on the logits (2024, arXiv:2408.00118, section 2), where the model has one."""
-        cap = getattr(self.causal_lm.config.get_text_config(), "final_logit_softcapping", None)
+        cap = self._softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    @property
+    def _softcap(self) -> float | None:
+        return getattr(self.causal_lm.config.get_text_config(), "final_logit_softcapping", None)

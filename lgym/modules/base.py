@@ -25,6 +25,7 @@ from lgym.modules.checkpointing import (
 from lgym.modules.evaluation import MODES, EpisodeMetrics
 from lgym.modules.faults import NonFiniteLossError, save_batch
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
+from lgym.types import TaughtTurn
 
 FORMAT = 1
 """Of what lgym adds to a checkpoint."""
@@ -68,6 +69,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self._steps_before = 0
         self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
         self.sft_coef, self.sft_rollouts = 0.0, 0
+        self.taught: list[list[TaughtTurn]] = []  # some episodes of the rollout in hand, where tokens learn
         self._configured_rates: list[dict[str, float]] = []
 
     @abstractmethod

@@ -15,6 +15,10 @@ from torch import Tensor
 from lgym.batch import Likelihoods, Reply, ReplyBatch, Rollout, bundles_of
 from lgym.functional import clip_fraction, kl_estimate, kl_k3, masked_mean, policy_gradient_loss, ppo_clip_loss, value_loss
 from lgym.modules.base import PolicyLearner, require_reference
+from lgym.types import TaughtTurn
+
+SHOWN_EPISODES = 3
+"""Of each rollout, to look at."""
 
 TURNS_AT_ONCE = 128
 """That a pass without gradient takes together."""
@@ -96,7 +100,7 @@ class TokenObjective:
         require_reference(loss.kl_coef, learner.llm_config)
         learner.imitate(loss.sft_coef, loss.sft_rollouts)
         self.learner, self.settings, self.value_coef = learner, loss, value_coef
-        self._order = torch.zeros(0, dtype=torch.int64)
+        self._order = self._episodes = torch.zeros(0, dtype=torch.int64)
         self._first = True
 
     def begin(self, rollout: Rollout) -> tuple[ReplyBatch, Turns]:
@@ -130,7 +134,7 @@ class TokenObjective:
             rewards = rewards.clone()
             rewards[mask] -= self.settings.kl_coef * self.in_time((kl * batch.mask).sum(1))
             batch = replace(batch, ref_logprobs=None)
-        episodes = rollout.episode_ids[mask].unique(return_inverse=True)[1]
+        episodes = self._episodes = rollout.episode_ids[mask].unique(return_inverse=True)[1]
         returns = rewards.new_zeros(int(episodes.max()) + 1).index_add(0, episodes, rewards[mask])
         groups = torch.zeros(len(returns), dtype=torch.int64).index_copy(0, episodes, rollout.reset_seeds[mask])
         return batch, Turns(rewards, episodes, returns, groups)
@@ -152,6 +156,7 @@ class TokenObjective:
         batch = replace(batch, advantages=(columns * batch.mask).float())
         if returns is not None:
             batch = replace(batch, returns=returns.reshape(len(returns), -1)[self._order].float())
+        self.learner.taught = self._taught(batch)
         taught = (batch.advantages != 0).any(1)
         only_advantages = returns is None and batch.ref_logprobs is None and self.settings.entropy_coef == 0
         if not only_advantages or not bool(taught.any()):
@@ -168,6 +173,17 @@ class TokenObjective:
             old_logprobs=batch.old_logprobs[taught],
             advantages=batch.advantages[taught],
         )
+
+    def _taught(self, batch: ReplyBatch) -> list[list[TaughtTurn]]:
+        """The first episodes of a policy that speaks, turn by turn."""
+        if not batch.by_turn:
+            return []
+        places = self._order.argsort()  # of each turn in time
+        shown: list[list[TaughtTurn]] = []
+        for episode in range(SHOWN_EPISODES):
+            turns = places[self._episodes == episode].tolist()
+            shown.append([_taught_turn(batch, turn) for turn in turns])
+        return [turns for turns in shown if turns]
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Of a minibatch, with metrics."""
@@ -226,6 +242,13 @@ class TokenObjective:
         """[B, T] log-probabilities of the frozen model."""
         with self.learner.policy.llm.reference():
             return self.recorded(batch).logprobs
+
+
+def _taught_turn(batch: ReplyBatch, turn: int) -> TaughtTurn:
+    ids = batch.replies[turn]
+    columns = (column[turn].tolist()[: len(ids)] for column in (batch.mask, batch.old_logprobs, batch.advantages))
+    mask, logprobs, advantages = (tuple(column) + (0,) * (len(ids) - len(column)) for column in columns)
+    return TaughtTurn(batch.contexts[int(batch.rows[turn])].prompt_ids, ids, tuple(map(bool, mask)), logprobs, advantages)
 
 
 def _replies(rollout: Rollout) -> list[Reply]:

@@ -103,7 +103,7 @@ def token_likelihoods(
         temperature: of the softmax.
         detach_value: whether values have no gradient in the language model.
         tokens: [B, T] bool, which tokens to look at; the others are 0.
-        entropy_gradient: whether entropies have one, which keeps two tensors of the vocabulary's width.
+        entropy_gradient: whether entropies have one.
     """
     at = torch.zeros(tokens.shape, dtype=torch.int64)
     ids = torch.zeros(tokens.shape, dtype=torch.int64)
@@ -114,20 +114,12 @@ def token_likelihoods(
     at, ids = at.to(states.device), ids.to(states.device)
     values = llm.values(states.detach() if detach_value else states)[at]
     used, back = at[tokens].unique(return_inverse=True)  # each distinct state once
-    logits = llm.logits(states[used])  # [K, V], of which every pass over it counts
-    if temperature != 1:
-        logits = logits / temperature
-    normalisers = logits.logsumexp(-1)
-    entropy = _entropy(logits, normalisers) if entropy_gradient else _entropy(logits.detach(), normalisers.detach())
-    empty = logits.new_zeros(tokens.shape)
+    logprobs, entropy = llm.token_logprobs(
+        states[used], back, ids[tokens], temperature=temperature, entropy_gradient=entropy_gradient
+    )
+    empty = logprobs.new_zeros(tokens.shape)
     return Likelihoods(
-        logprobs=empty.masked_scatter(tokens, logits[back, ids[tokens]] - normalisers[back]),
+        logprobs=empty.masked_scatter(tokens, logprobs),
         entropy=empty.masked_scatter(tokens, entropy[back]),
         values=values,
     )
-
-
-def _entropy(logits: Tensor, normalisers: Tensor) -> Tensor:
-    """[K, V] logits and the logs [K] of their softmax's denominators to [K] entropies: log Z - E[logit]."""
-    probabilities = (logits - normalisers[:, None]).exp()
-    return normalisers - torch.linalg.vecdot(probabilities, logits)

@@ -1,0 +1,49 @@
+"""Which contexts a minibatch takes together: those that one conversation led through."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from helpers.replies import reply_batch
+from lgym.batch import Context, bundles_of
+
+
+def contexts(*texts):
+    return tuple(Context(tuple(text.encode()), (), (), text) for text in texts)
+
+
+def rollout(texts, ids, episodes, mask=None):
+    ids = torch.tensor(ids)
+    mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else torch.tensor(mask)
+    return SimpleNamespace(contexts=contexts(*texts), context_ids=ids, episode_ids=torch.tensor(episodes), mask=mask)
+
+
+def test_prompts_that_do_not_go_on_stay_alone():
+    assert bundles_of(rollout(["a", "b", "c"], [[2, 0], [0, 1]], [[0, 0], [1, 1]])) == ((0,), (1,), (2,))
+
+
+def test_a_conversation_is_one_bundle():
+    texts = ["a", "ax", "axy", "b", "by"]
+    assert bundles_of(rollout(texts, [[0, 1, 2], [3, 4, 0]], [[0, 0, 0], [1, 1, 2]])) == ((0, 1, 2), (3, 4))
+
+
+def test_a_shared_opening_belongs_to_one_of_its_conversations():
+    """A group's first prompt is computed in each minibatch anyway; its episodes are not chained together by it."""
+    texts = ["a", "ax", "ay", "axz"]
+    assert bundles_of(rollout(texts, [[0, 1, 3], [0, 2, 2]], [[0, 0, 0], [1, 1, 1]])) == ((0, 1, 3), (2,))
+
+
+def test_what_was_not_acted_on_is_left_out():
+    assert bundles_of(rollout(["a", "b"], [[0, 1]], [[0, 0]], [[True, False]])) == ((0,),)
+
+
+def test_minibatches_of_turns_hold_each_turn_once():
+    batch = reply_batch(contexts("a", "b", "c"), [0, 0, 1, 2, 2], [(1,), (2, 3), (4,), (5,), (6, 7, 8)])
+    parts = list(batch.minibatches(2, [2, 0, 1]))
+    assert [part.replies for part in parts] == [((5,), (6, 7, 8)), ((1,), (2, 3)), ((4,),)]
+    assert [[c.observation_text for c in part.contexts] for part in parts] == [["c"], ["a"], ["b"]]
+    assert [part.mask.shape[1] for part in parts] == [3, 2, 1]
+    assert [part.scale for part in parts] == pytest.approx([3 / 5] * 3)
