@@ -82,6 +82,48 @@ def test_grpo_resumes_exactly(tmp_path, model_folder):
             assert str(ours[name]) == str(theirs[name]), name
 
 
+TALK = """
+trainer: {{accelerator: cpu, enable_progress_bar: false, check_val_every_n_epoch: 10}}
+model:
+  class_path: lgym.modules.TextPPO
+  init_args:
+    llm: {{lora: {{r: 4}}, value_hidden_size: 16}}
+    policy: {{class_path: lgym.policies.{policy}}}
+    credit: token
+    loss: {{sft_coef: {sft_coef}}}
+data:
+  env: Counting-v0
+  max_episode_steps: 4
+  agent: {{class_path: helpers.echo.CountingAgent}}
+  num_envs: 4
+  minibatch_size: 8
+  {data}
+"""
+MID_TALK = "turns_per_rollout: 24\n  history: full"
+BEST = "episodes_per_rollout: 8\n  replay: {class_path: lgym.data.BestEpisodes, init_args: {top_fraction: 0.5}}"
+THINKS = "ThinkPolicy, init_args: {max_think_tokens: 3}"
+SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
+
+
+@pytest.mark.parametrize("policy", [THINKS, SPEAKS], ids=["thinks", "speaks"])
+@pytest.mark.parametrize(("data", "sft_coef"), [(MID_TALK, 0.0), (BEST, 1.0)], ids=["mid-conversation", "replay"])
+def test_conversations_and_replay_resume_exactly(tmp_path, model_folder, policy, data, sft_coef):
+    """Standing in the middle of conversations, every token of them is brought back; and the best episodes are kept."""
+    config = tmp_path / "talk.yaml"
+    config.write_text(TALK.format(policy=policy, sft_coef=sft_coef, data=data))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    lgym("fit", whole, model_folder, config, trainer__max_epochs=4)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=2)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=4, ckpt_path="last")
+    expected, got = checkpoint(whole), checkpoint(parts)
+    for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):
+        assert_same(expected[part], got[part])
+    ours, theirs = scalars(parts), scalars(whole)
+    for name in ours:
+        if not name.endswith(TIMES) and not name.startswith("val_"):
+            assert str(ours[name]) == str(theirs[name]), name
+
+
 def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, model_folder, monkeypatch, capsys):
     """Interrupted in mid-update of the second rollout, then resumed: the same run, and nothing of the torn rollout."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
