@@ -41,7 +41,7 @@ class BlackjackJsonAgent(BlackjackAgent):
     system_prompt = (
         "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. "
         "The dealer draws up to 17. In a soft hand an ace counts 11. "
-        'Answer in JSON: {"action": "hit"} to draw a card, or {"action": "stay"} to stop.'
+        'Answer with one line of JSON: {"action": "hit"} or {"action": "stay"}.'
     )
     fallback = "end_episode"
 

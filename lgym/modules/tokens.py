@@ -222,7 +222,7 @@ class TokenObjective:
 
     def _divisor(self, mask: Tensor) -> Tensor | int:
         if self.settings.normalise_by == "reply":
-            return mask.sum(1, keepdim=True)
+            return mask.sum(1, keepdim=True).clamp(min=1)
         return self.learner.policy.max_new_tokens if self.settings.normalise_by == "limit" else 1
 
     def recorded(self, batch: ReplyBatch) -> Likelihoods:

@@ -37,6 +37,7 @@ class ThinkPolicy(nn.Module):
         max_think_tokens: int = 32,
         cue: str = "\nAnswer: ",
         normalisation: Normalisation = "sum",
+        choice_temperature: float = 1.0,
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -50,6 +51,7 @@ class ThinkPolicy(nn.Module):
             max_think_tokens: the longest text before the choice; what is longer is cut there.
             cue: what is put between the text and the candidates.
             normalisation: of the candidates' likelihoods: sum, token, word or trie, as in CandidatePolicy.
+            choice_temperature: of the softmax over candidates; above 1 is closer to uniform.
             temperature: of the softmax over tokens, in playing and in learning alike; evaluation also plays greedily.
             top_k: draw from the likeliest tokens only; 0 draws from all.
             top_p: draw from the smallest set of likeliest tokens with this much probability; 1 draws from all.
@@ -61,7 +63,7 @@ class ThinkPolicy(nn.Module):
         super().__init__()
         require_replies_per_forward(replies_per_forward)
         self.writer = Writer(max_think_tokens, Sampling(temperature, top_k, top_p), as_texts(stop), row_length)
-        self.choice = Choice(normalisation)
+        self.choice = Choice(normalisation, choice_temperature)
         self.cue = cue
         self.replies_per_forward = replies_per_forward
         self.share_prefixes = share_prefixes

@@ -40,7 +40,7 @@ def batch_of(contexts, rows, replies):
     )
 
 
-SETTINGS = [{}, {"normalisation": "trie"}, {"normalisation": "token"}, {"share_prefixes": False}]
+SETTINGS = [{}, {"choice_temperature": 2.0}, {"normalisation": "trie"}, {"normalisation": "token"}, {"share_prefixes": False}]
 
 
 @pytest.mark.parametrize("contexts", [SHORT, LONG], ids=["one token", "several"])
