@@ -148,8 +148,8 @@ class Learner(Protocol):
         ...
 
     @property
-    def sft_coef(self) -> float:
-        """Weight of the loss of turns that are imitated; 0 imitates nothing."""
+    def imitates(self) -> bool:
+        """Whether turns are imitated in any rollout."""
         ...
 
     def acting(self) -> AbstractContextManager[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +37,8 @@ class BlackjackAgent(TextAgent):
 
 
 class BlackjackJsonAgent(BlackjackAgent):
-    """The same game for a model that speaks: its answer is JSON, read by `json_key`. A reply that cannot be read ends the
-    hand as lost."""
+    """The same game for a model that speaks: its answer is JSON, read by `json_key`, and so are its candidates. A reply that
+    cannot be read ends the hand as lost."""
 
     system_prompt = (
         "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. "
@@ -44,6 +46,9 @@ class BlackjackJsonAgent(BlackjackAgent):
         'Answer with one line of JSON: {"action": "hit"} or {"action": "stay"}.'
     )
     fallback = "end_episode"
+
+    def candidates(self, observation: blackjack.State, info: Mapping[str, Any]) -> Sequence[str]:
+        return [f'{{"action": "{action}"}}' for action in self.actions]
 
 
 @cache

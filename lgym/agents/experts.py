@@ -1,11 +1,28 @@
-"""Rules that play well, to learn from before the first reinforcement: each has `act(observation, info)`."""
+"""Rules to learn from before the first reinforcement: each has `act(observation, info)`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lgym.envs import blackjack
+
+
+class Uniform:
+    """Any action, each as often: shows the form of an answer without favouring one."""
+
+    def __init__(self, actions: int, seed: int = 0) -> None:
+        """
+        Args:
+            actions: how many a `Discrete` space has.
+            seed: of the draws.
+        """
+        self._actions, self._rng = actions, np.random.default_rng(seed)
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> int:
+        return int(self._rng.integers(self._actions))
 
 
 class BasicStrategy:

@@ -131,11 +131,14 @@ class RolloutDataModule(L.LightningDataModule):
             self._read_demonstrations()
 
     def _read_demonstrations(self) -> None:
-        imitates = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
-        sft_coef = self._learner.sft_coef
-        if imitates != (sft_coef > 0):
-            given = "data.demonstrations or data.replay" if imitates else "neither data.demonstrations nor data.replay"
-            raise ValueError(f"There is {given} to imitate, and the model's sft_coef is {sft_coef}: set both, or none.")
+        given = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
+        if given != self._learner.imitates:
+            what = "data.demonstrations or data.replay" if given else "neither data.demonstrations nor data.replay"
+            how = "0" if given else "above 0"
+            raise ValueError(
+                f"There is {what} to imitate, and sft_coef or sft_rollouts of the model is {how}: "
+                "set both sides, or neither."
+            )
         self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self._make_env)
 
     def _make_env(self) -> Any:

@@ -36,7 +36,7 @@ def action_of(agent: TextAgent, text: str) -> Any:
     Raises:
         ValueError: if the agent cannot read its own candidate.
     """
-    parsed = agent.extract_action(text)
+    parsed = agent.parse(text)
     if not parsed.ok:
         raise ValueError(
             f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not understand it: "

@@ -140,10 +140,11 @@ class PolicyLearner(L.LightningModule, ABC):
         if result is None:
             return None
         loss, metrics = result
-        if batch.imitated is not None:
+        if batch.imitated is not None and (self.sft_coef > 0 or self.current_epoch < self.sft_rollouts):
             imitation = self._imitation_loss(batch.imitated)
             metrics["loss/sft"] = imitation.detach()
-            loss = self.sft_coef * imitation + (loss if self.current_epoch >= self.sft_rollouts else 0.0 * loss)
+            warming_up = self.current_epoch < self.sft_rollouts
+            loss = imitation + 0.0 * loss if warming_up else loss + self.sft_coef * imitation
         if not torch.isfinite(loss):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             raise NonFiniteLossError(
@@ -154,16 +155,18 @@ class PolicyLearner(L.LightningModule, ABC):
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
         return loss
 
+    @property
+    def imitates(self) -> bool:
+        return self.sft_coef > 0 or self.sft_rollouts > 0
+
     def _imitation_loss(self, batch: ReplyBatch) -> Tensor:
         """The mean negative log-likelihood of what is imitated, per token."""
         return -(self.policy.likelihoods(batch).logprobs * batch.mask).sum() * batch.scale
 
     def imitate(self, sft_coef: float, sft_rollouts: int) -> None:
-        """Sets the weight of the imitation loss, and for how many rollouts it is the only one."""
+        """Sets the weight of the imitation loss, and for how many rollouts it is before that the only one."""
         if sft_coef < 0 or sft_rollouts < 0:
             raise ValueError(f"sft_coef is {sft_coef} and sft_rollouts is {sft_rollouts}; they must be 0 or more.")
-        if sft_rollouts > 0 and sft_coef == 0:
-            raise ValueError(f"sft_rollouts is {sft_rollouts}, but sft_coef is 0: nothing would be learned in them.")
         self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

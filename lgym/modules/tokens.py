@@ -39,7 +39,7 @@ class TokenLoss:
         kl_estimator: how it is estimated from the tokens: k1, k2 or k3 (lgym.functional.kl).
         kl_in: whether it is a term of the loss, or taken from the rewards before any credit is given.
         sft_coef: weight of the negative log-likelihood of turns to imitate, per token: `data.demonstrations`, `data.replay`.
-        sft_rollouts: rollouts at the start in which nothing else is learned.
+        sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight.
         normalise_by: what a token's loss is divided by: the tokens of its reply, so that every reply counts the same (GRPO);
             all tokens of the rollout, so that every token does (DAPO); or the limit `max_new_tokens` (Dr. GRPO).
     """

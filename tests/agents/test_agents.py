@@ -79,7 +79,7 @@ def test_observations_read_as_text(agent, env):
 def test_candidates_are_legal_actions_in_order(agent, env):
     """A candidate that parses to another action than the one offered teaches the model the wrong word."""
     for observation, info in random_observations(env, 50):
-        parsed = [agent.extract_action(text) for text in agent.candidates(observation, info)]
+        parsed = [agent.parse(text) for text in agent.candidates(observation, info)]
         assert all(action.ok and env.action_space.contains(action.action) for action in parsed)
         assert len({action.action for action in parsed}) == len(parsed)
 

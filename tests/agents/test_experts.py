@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lgym.agents.experts import BalancePole, BasicStrategy
+from lgym.agents.experts import BalancePole, BasicStrategy, Uniform
 from lgym.envs import blackjack
 
 
@@ -46,3 +46,10 @@ def test_basic_strategy_takes_what_the_environment_gives():
 def test_the_pole_stays_up(seed):
     """For the 500 steps that the environment lasts."""
     assert play("CartPole-v1", BalancePole(), seed) == 500.0
+
+
+def test_uniform_favours_no_action():
+    expert = Uniform(3)
+    counts = np.bincount([expert.act(None, {}) for _ in range(3000)])
+    assert counts.min() > 900
+    assert [Uniform(2, seed=s).act(None, {}) for s in range(20)] != [0] * 20

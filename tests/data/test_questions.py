@@ -43,7 +43,7 @@ def test_an_agent_without_candidates_needs_a_policy_that_speaks():
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(chooses=True))
     with pytest.raises(ValueError, match=r"SomeAgent offers no candidates.*actions"):
         data.setup("fit")
-    data.trainer.lightning_module = SimpleNamespace(chooses=False, sft_coef=0.0)
+    data.trainer.lightning_module = SimpleNamespace(chooses=False, imitates=False)
     data.setup("fit")
 
 

@@ -120,4 +120,4 @@ def test_half_a_setting_is_refused(tmp_path, sft, data, capsys):
     """A weight without anything to imitate, and the reverse, would have no effect; told before a model is loaded."""
     with pytest.raises(SystemExit):
         fit(tmp_path, "no-such-model", sft=sft, data=data)
-    assert "set both, or none" in capsys.readouterr().err
+    assert "set both sides, or neither" in capsys.readouterr().err

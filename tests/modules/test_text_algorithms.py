@@ -164,7 +164,7 @@ def test_several_passes_need_clipping(algorithm):
         ({"clip_low": None}, "give both"),
         ({"entropy_coef": -1.0}, "entropy_coef is -1.0"),
         ({"kl_coef": 0.1, "kl_estimator": "k1"}, "k1 has no gradient"),
-        ({"sft_rollouts": 1}, "sft_coef is 0"),
+        ({"sft_rollouts": -1}, "sft_rollouts is -1"),
         ({"sft_coef": -1.0}, "sft_coef is -1.0"),
     ],
 )

@@ -40,7 +40,19 @@ def batch_of(contexts, rows, replies):
     )
 
 
-SETTINGS = [{}, {"choice_temperature": 2.0}, {"normalisation": "trie"}, {"normalisation": "token"}, {"share_prefixes": False}]
+SETTINGS = [
+    {},
+    {"choice_temperature": 2.0},
+    {"normalisation": "trie"},
+    {"normalisation": "token"},
+    {"share_prefixes": False},
+]
+    {},
+    {"choice_temperature": 2.0},
+    {"normalisation": "trie"},
+    {"normalisation": "token"},
+    {"share_prefixes": False},
+]
 
 
 @pytest.mark.parametrize("contexts", [SHORT, LONG], ids=["one token", "several"])
