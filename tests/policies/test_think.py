@@ -47,12 +47,6 @@ SETTINGS = [
     {"normalisation": "token"},
     {"share_prefixes": False},
 ]
-    {},
-    {"choice_temperature": 2.0},
-    {"normalisation": "trie"},
-    {"normalisation": "token"},
-    {"share_prefixes": False},
-]
 
 
 @pytest.mark.parametrize("contexts", [SHORT, LONG], ids=["one token", "several"])
