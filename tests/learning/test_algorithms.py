@@ -44,12 +44,12 @@ ALGORITHMS = {
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_it_learns_to_say_the_word(tmp_path, model_folder, algorithm, sign):
-    """Chance is 1/3; the control is rewarded for any other word, and ends below chance."""
+    """Chance is 1/3; the control loses 1 for the word shown, and its chance is -1/3."""
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(algorithm=algorithm, sign=sign))
     lgym("fit", tmp_path, model_folder, config, **ALGORITHMS[algorithm])
     last = list(scalars(tmp_path)["val_sampled/return_mean"].values())[-1]
     if sign > 0:
-        assert last > 0.75
+        assert last > 0.6
     else:
-        assert last > -0.1
+        assert last > -0.22
