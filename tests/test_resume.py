@@ -113,7 +113,7 @@ def test_conversations_and_replay_resume_exactly(tmp_path, model_folder, policy,
     config.write_text(TALK.format(policy=policy, sft_coef=sft_coef, data=data))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, config, trainer__max_epochs=4)
-    lgym("fit", parts, model_folder, config, trainer__max_epochs=2)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=3)  # after 18 turns, 2 into an episode
     lgym("fit", parts, model_folder, config, trainer__max_epochs=4, ckpt_path="last")
     expected, got = checkpoint(whole), checkpoint(parts)
     for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):

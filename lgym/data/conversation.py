@@ -47,7 +47,7 @@ class Conversation:
             ids = self._builder.encode(text)
             self.transcripts += 1
         while shown and not self._builder.fits(ids, candidates):
-            shown = shown[1:]
+            shown = self._turns = shown[1:]  # for good, so that the next prompt goes on from this one
             text = self._builder.render(shown, observation_text)
             ids = self._builder.encode(text)
         self._text, self._ids, self._observation = text, ids, observation_text

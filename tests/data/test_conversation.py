@@ -97,6 +97,7 @@ def test_the_oldest_turns_leave_when_it_grows_too_long():
     assert "turn 11" in text
     assert "turn 10" in text
     assert "turn 2" not in text
+    assert talk.transcripts == 1  # what is left goes on, turn by turn
 
 
 def test_equal_conversations_are_one_context():

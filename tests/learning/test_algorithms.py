@@ -28,8 +28,8 @@ GROUPS = {"data__group_size": 8}
 ONE_PASS = {
     "data__update_epochs": 1,
     "data__minibatch_size": 1,
-    "trainer__max_epochs": 25,
-    "trainer__check_val_every_n_epoch": 25,
+    "trainer__max_epochs": 40,
+    "trainer__check_val_every_n_epoch": 40,
 }
 ALGORITHMS = {
     "GRPO": GROUPS,
@@ -37,7 +37,7 @@ ALGORITHMS = {
     "GiGPO": GROUPS,
     "REINFORCE": ONE_PASS,
     "A2C": ONE_PASS,
-    "TextPPO": {},
+    "TextPPO": {"trainer__max_epochs": 30, "trainer__check_val_every_n_epoch": 30},
 }
 
 
@@ -50,6 +50,6 @@ def test_it_learns_to_say_the_word(tmp_path, model_folder, algorithm, sign):
     lgym("fit", tmp_path, model_folder, config, **ALGORITHMS[algorithm])
     last = list(scalars(tmp_path)["val_sampled/return_mean"].values())[-1]
     if sign > 0:
-        assert last > 0.6
+        assert last > 0.75
     else:
-        assert last > -0.22
+        assert last > -0.1
