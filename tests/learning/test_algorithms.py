@@ -37,7 +37,7 @@ ALGORITHMS = {
     "GiGPO": GROUPS,
     "REINFORCE": ONE_PASS,
     "A2C": ONE_PASS,
-    "TextPPO": {"trainer__max_epochs": 30, "trainer__check_val_every_n_epoch": 30},
+    "TextPPO": {"model__init_args__optimizer__init_args__lr": 0.005},
 }
 
 
