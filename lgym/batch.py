@@ -72,12 +72,16 @@ class Likelihoods:
     entropy: Tensor  # [B, T] nats, likewise
     values: Tensor  # [B, T] of the state before each token, so of column 0 before the turn; anything where the mask is false
 
+    def of(self, which: Tensor) -> Likelihoods:
+        """Of [n] turns, each of which said one of these B replies."""
+        return Likelihoods(self.logprobs[which], self.entropy[which], self.values[which])
+
 
 @dataclass(frozen=True)
 class Rollout:
     """What happened: E environment streams of N turns each, over U distinct contexts.
 
-    A stream that had nothing left to play holds idle turns at its end, where `mask` is false.
+    Where a stream had nothing left to play, or has lost an episode, it holds idle turns, where `mask` is false.
     """
 
     contexts: tuple[Context, ...]
@@ -97,6 +101,7 @@ class Rollout:
     episode_returns: Tensor  # [episodes that ended in this rollout]
     episode_lengths: Tensor  # [episodes that ended in this rollout], turns
     play_seconds: float
+    episodes_dropped: int = 0  # with the workers that played them; not a turn of theirs is here
 
     @property
     def values(self) -> Tensor:
@@ -161,11 +166,11 @@ class TurnBatch:
 
 @dataclass(frozen=True)
 class ReplyBatch:
-    """Turns to learn from token by token; a choice between candidates is one token. Sorted by context."""
+    """Turns to learn from token by token; a choice between candidates is one token."""
 
     contexts: tuple[Context, ...]
     bundles: tuple[tuple[int, ...], ...]  # the contexts that a minibatch takes together
-    by_turn: bool  # whether minibatches are counted in turns, or in contexts
+    by_reply: bool  # whether minibatches are counted in distinct replies, or in contexts
     rows: Tensor  # [B] int64, the context of each turn
     replies: tuple[tuple[int, ...], ...]  # B replies' tokens
     choices: Tensor  # [B] int64, the candidate that each came to, -1 for free text
@@ -198,7 +203,7 @@ class ReplyBatch:
         return ReplyBatch(
             contexts=tuple(self.contexts[i] for i in contexts.tolist()),
             bundles=(tuple(range(len(contexts))),),
-            by_turn=self.by_turn,
+            by_reply=self.by_reply,
             rows=rows,
             replies=tuple(self.replies[i] for i in turns.tolist()),
             choices=self.choices[turns],
@@ -212,37 +217,35 @@ class ReplyBatch:
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[ReplyBatch]:
         """One pass over the bundles in the given order: `size` contexts at a time, each with all its turns, or where
-        `by_turn`, `size` turns."""
-        if self.by_turn:
-            parts = list(torch.cat([self._turns(self.bundles[b]) for b in order]).split(size))
-        else:
-            parts = [self._turns(part) for part in _filled(self.bundles, size, order)]
+        `by_reply`, `size` distinct replies with all turns that gave them."""
+        parts = self.parts(size, order)
         for part in parts:
             yield self.select(part, scale=self.scale * len(parts))
 
-    def _turns(self, contexts: Sequence[int]) -> Tensor:
-        return _turns_of(self.rows, torch.as_tensor(contexts, dtype=torch.int64))[0]
+    def parts(self, size: int, order: Sequence[int]) -> list[Tensor]:
+        """The turns of each minibatch of such a pass."""
+        if not self.by_reply:
+            filled = _filled(self.bundles, size, order)
+            return [_turns_of(self.rows, torch.as_tensor(part, dtype=torch.int64))[0] for part in filled]
+        said: dict[int, dict[int, list[int]]] = {}
+        for turn, (context, reply) in enumerate(zip(self.rows.tolist(), self._replies(), strict=True)):
+            said.setdefault(context, {}).setdefault(reply, []).append(turn)
+        turns = [own for b in order for context in self.bundles[b] for own in said[context].values()]
+        return [torch.tensor([turn for own in turns[at : at + size] for turn in own]) for at in range(0, len(turns), size)]
 
+    def distinct(self) -> tuple[ReplyBatch, Tensor]:
+        """Every reply to every context once, and [B] int64 which of them each turn gave."""
+        which = self._replies()
+        first: dict[int, int] = {}
+        for turn, reply in enumerate(which):
+            first.setdefault(reply, turn)
+        return self.select(torch.tensor(list(first.values())), self.scale), torch.tensor(which)
 
-def bundles_of(rollout: Rollout) -> tuple[tuple[int, ...], ...]:
-    """The contexts that were acted on, those together that one episode led through, each going on from the one before.
-
-    They share all but their ends, so a pass computes them together for little more than the longest.
-    """
-    ids, mask = rollout.context_ids, rollout.mask
-    together = (rollout.episode_ids[:, 1:] == rollout.episode_ids[:, :-1]) & mask[:, 1:] & mask[:, :-1]
-    steps = torch.stack([ids[:, :-1][together], ids[:, 1:][together]], dim=1).unique(dim=0).tolist()
-    bundle: dict[int, list[int]] = {}
-    for before, after in sorted(steps, key=lambda step: len(rollout.contexts[step[1]].prompt_ids)):
-        prompt, longer = rollout.contexts[before].prompt_ids, rollout.contexts[after].prompt_ids
-        if after in bundle or len(longer) <= len(prompt) or longer[: len(prompt)] != prompt:
-            continue
-        chain = bundle.setdefault(before, [before])
-        if chain[-1] == before:
-            chain.append(after)
-            bundle[after] = chain
-    acted_on = ids[mask].unique().tolist()
-    return tuple(tuple(bundle.get(c, [c])) for c in acted_on if bundle.get(c, [c])[0] == c)
+    def _replies(self) -> list[int]:
+        """B numbers of replies, equal where context and reply are, in the order in which they are met first."""
+        numbers: dict[tuple[int, tuple[int, ...], int], int] = {}
+        said = zip(self.rows.tolist(), self.replies, self.choices.tolist(), strict=True)
+        return [numbers.setdefault(own, len(numbers)) for own in said]
 
 
 def _filled(bundles: Sequence[Sequence[int]], size: int, order: Sequence[int]) -> list[list[int]]:

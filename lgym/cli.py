@@ -1,4 +1,4 @@
-"""The command line: `lgym fit | validate | test | predict --config FILE [--any.option VALUE ...]`."""
+"""The command line: `lgym fit | validate | test | predict | check | play --config FILE [--any.option VALUE ...]`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from lgym.callbacks import (
     TranscriptWriter,
 )
 from lgym.data import RolloutDataModule
+from lgym.envs.workers import BrokenEnvironmentError
 from lgym.models import LLMConfig
 from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.modules.faults import NonFiniteLossError
 from lgym.runs import CHECKPOINTS, last_checkpoint, version_of
+from lgym.trainer import LgymTrainer
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "accelerator": "auto",
@@ -43,6 +45,13 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "num_sanity_val_steps": 0,
 }
 """What lgym sets otherwise than Lightning. `max_epochs` counts rollouts."""
+
+
+LOOKING: dict[str, Any] = {"logger": False, "callbacks": [], "enable_checkpointing": False, "enable_progress_bar": False}
+"""The trainer of a subcommand that only looks: no run's folder, and nobody who watches a run."""
+
+SWITCHES = {"check": (), "play": ("greedy", "human", "render")}
+"""The subcommands that only look, with their options that need no value."""
 
 
 def same_seed(seed_everything: int | bool) -> int:
@@ -60,13 +69,49 @@ def default_precision(llm: LLMConfig) -> str:
 class LgymCLI(LightningCLI):
     """LightningCLI with a module by class_path, lgym's callbacks, and one folder a run that resuming goes on in."""
 
+    trainer: LgymTrainer
+
+    def __init__(self, args: list[str] | None = None) -> None:
+        words = set(sys.argv[1:] if args is None else args)
+        names = set(self.subcommands())
+        self._spared = names - words if words & names or words <= {"-h", "--help"} else set()
+        raising = {"exit_on_error": False}  # jsonargparse would print a hundred lines of usage first
+        super().__init__(
+            PolicyLearner,
+            RolloutDataModule,
+            trainer_class=LgymTrainer,
+            subclass_mode_model=True,
+            seed_everything_default=0,
+            trainer_defaults=TRAINER_DEFAULTS,
+            save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,
+            parser_kwargs={
+                "prog": "lgym",
+                "description": "Online reinforcement learning of language-model agents in any Gymnasium environment.",
+                **raising,
+                **{name: dict(raising) for name in names},
+            },
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Lightning's, and those of `LgymTrainer`."""
+        return {**LightningCLI.subcommands(), **dict.fromkeys(SWITCHES, {"model", "datamodule"})}
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("seed_everything", "data.seed", compute_fn=same_seed)
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        if subcommand in self._spared:  # each takes a fifth of a second to make
+            self._subcommand_method_arguments[subcommand] = []
+            return self.init_parser(**kwargs)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if "verbose" in self._subcommand_method_arguments[subcommand]:
             parser.set_defaults(verbose=False)  # RunSummary prints the result
+        for action in parser._actions:
+            if action.dest in SWITCHES.get(subcommand, ()):
+                action.nargs, action.const = "?", True  # `--human` as well as `--human true`
         return parser
 
     def before_instantiate_classes(self) -> None:
@@ -94,6 +139,8 @@ class LgymCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self._get(self.config_init, "trainer")
+        if self.subcommand in SWITCHES:
+            return super().instantiate_trainer(**LOOKING, **kwargs)
         if config.get("logger") in (None, True):
             root = Path(config["default_root_dir"])
             kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
@@ -101,6 +148,8 @@ class LgymCLI(LightningCLI):
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Adds lgym's own callbacks, each unless the configuration already has one of its kind."""
+        if self.subcommand in SWITCHES:
+            return super()._instantiate_trainer(config, callbacks)
         given = config.get("callbacks") or []
         given = given if isinstance(given, list) else [given]
         ours: list[Callback] = [
@@ -126,6 +175,11 @@ class LgymCLI(LightningCLI):
         kinds = {type(callback) for callback in given}
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
 
+    def check(self, **arguments: Any) -> None:
+        """Ends with status 1 where something would make training useless."""
+        if any(finding.problem for finding in self.trainer.check(**arguments)):
+            sys.exit(1)
+
     def _checkpoint_folder(self, config: dict[str, Any]) -> Path | None:
         logger = config.get("logger")
         if isinstance(logger, TensorBoardLogger):
@@ -141,23 +195,12 @@ def main(args: list[str] | None = None) -> None:
     _quieten()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
-    raising: dict[str, Any] = {"exit_on_error": False}  # jsonargparse would print a hundred lines of usage first
     try:
-        LgymCLI(
-            PolicyLearner,
-            RolloutDataModule,
-            subclass_mode_model=True,
-            seed_everything_default=0,
-            trainer_defaults=TRAINER_DEFAULTS,
-            save_config_kwargs={"overwrite": True},
-            auto_configure_optimizers=False,
-            parser_kwargs={"prog": "lgym", **raising, **dict.fromkeys(LightningCLI.subcommands(), raising)},
-            args=args,
-        )
+        LgymCLI(args)
     except ArgumentError as error:
         print(f"lgym: {_essence(str(error))}\n(`lgym fit --help` lists every option.)", file=sys.stderr)
         sys.exit(2)
-    except (ValueError, NonFiniteLossError, OSError, MisconfigurationException) as error:
+    except (ValueError, NonFiniteLossError, BrokenEnvironmentError, OSError, MisconfigurationException) as error:
         if os.environ.get("LGYM_DEBUG"):
             raise
         if getattr(error, "errno", None) == errno.ENOSPC:
@@ -181,6 +224,7 @@ def _quieten() -> None:
         ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
         ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
         ".*modules in eval mode.*",
+        ".*callbacks used to create the checkpoint.*",  # looking at a checkpoint takes none
         ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
         ".*isinstance\\(treespec, LeafSpec\\).*",
         ".*Unable to fetch remote file.*",

@@ -152,6 +152,9 @@ class Learner(Protocol):
         """Whether turns are imitated in any rollout."""
         ...
 
+    sft_rollouts: int
+    """Rollouts at the start in which nothing but demonstrations is learned."""
+
     def acting(self) -> AbstractContextManager[Any]:
         """Within, the `Policy` or `SpeakingPolicy` is as it acts: no gradients, no dropout, the trainer's precision."""
         ...

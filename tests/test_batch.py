@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from helpers.replies import reply_batch
-from lgym.batch import Context, bundles_of
+from lgym.batch import Context
+from lgym.modules.bundles import bundles_of
 
 
 def contexts(*texts):
@@ -47,3 +48,22 @@ def test_minibatches_of_turns_hold_each_turn_once():
     assert [[c.observation_text for c in part.contexts] for part in parts] == [["c"], ["a"], ["b"]]
     assert [part.mask.shape[1] for part in parts] == [3, 2, 1]
     assert [part.scale for part in parts] == pytest.approx([3 / 5] * 3)
+
+
+def test_what_several_turns_said_is_one_reply_of_a_minibatch():
+    """At "a" (1,) twice and (2,); at "b" (1,) twice: three distinct replies, two at a time, each with all its turns."""
+    batch = reply_batch(contexts("a", "b"), [0, 0, 0, 1, 1], [(1,), (2,), (1,), (1,), (1,)])
+    parts = list(batch.minibatches(2, [0, 1]))
+    assert [part.replies for part in parts] == [((1,), (1,), (2,)), ((1,), (1,))]
+    assert [part.scale for part in parts] == pytest.approx([2 / 5] * 2)
+
+
+def test_distinct_replies_are_those_of_a_context():
+    """Choices count too: a policy that thinks may say the same before two of them."""
+    said = [(1,), (2, 3), (1,), (1,), (1,)]
+    batch = reply_batch(contexts("a", "b"), [0, 0, 0, 1, 1], said, choices=[0, 0, 0, 0, 1])
+    distinct, which = batch.distinct()
+    assert which.tolist() == [0, 1, 0, 2, 3]
+    assert distinct.replies == ((1,), (2, 3), (1,), (1,))
+    assert distinct.rows.tolist() == [0, 0, 1, 1]
+    assert distinct.choices.tolist() == [0, 0, 0, 1]

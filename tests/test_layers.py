@@ -11,17 +11,21 @@ import lgym
 
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
-    {"functional", "batch", "types"},
+    {"functional", "batch", "types", "cache"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
     {"modules", "data"},
     {"callbacks"},
-    {"runs", "cli", "check", "play", "loop"},
+    {"runs", "terminal"},
+    {"check", "rendering", "loop"},
+    {"play"},
+    {"trainer"},
+    {"cli"},
 ]
 """From the ground up. Parts on one floor do not import each other, but for the torch-free ones below."""
 
-TORCH_FREE = {"types", "agents", "envs", "memory"}
-MAY_MEET = [{"agents", "envs"}, {"runs", "cli"}]
+TORCH_FREE = {"types", "cache", "agents", "envs", "memory"}
+MAY_MEET = [{"agents", "envs"}]
 LEARNING = {"modules", "policies", "models"}
 PLAYING = {"data", "agents", "envs", "memory"}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

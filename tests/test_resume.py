@@ -90,7 +90,7 @@ model:
     llm: {{lora: {{r: 4}}, value_hidden_size: 16}}
     policy: {{class_path: lgym.policies.{policy}}}
     credit: token
-    loss: {{sft_coef: {sft_coef}}}
+    loss: {loss}
 data:
   env: Counting-v0
   max_episode_steps: 4
@@ -100,20 +100,29 @@ data:
   {data}
 """
 MID_TALK = "turns_per_rollout: 24\n  history: full"
+WARM = """episodes_per_rollout: 8
+  demonstrations:
+    - class_path: lgym.data.Expert
+      init_args: {episodes: 4, policy: {class_path: lgym.agents.experts.Uniform, init_args: {actions: 2}}}"""
 BEST = "episodes_per_rollout: 8\n  replay: {class_path: lgym.data.BestEpisodes, init_args: {top_fraction: 0.5}}"
 THINKS = "ThinkPolicy, init_args: {max_think_tokens: 3}"
 SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
 
 
 @pytest.mark.parametrize("policy", [THINKS, SPEAKS], ids=["thinks", "speaks"])
-@pytest.mark.parametrize(("data", "sft_coef"), [(MID_TALK, 0.0), (BEST, 1.0)], ids=["mid-conversation", "replay"])
-def test_conversations_and_replay_resume_exactly(tmp_path, model_folder, policy, data, sft_coef):
-    """Standing in the middle of conversations, every token of them is brought back; and the best episodes are kept."""
+@pytest.mark.parametrize(
+    ("data", "loss", "stop"),
+    [(MID_TALK, "{}", 3), (BEST, "{sft_coef: 1.0}", 3), (WARM, "{sft_rollouts: 2}", 1)],
+    ids=["mid-conversation", "replay", "warm-up"],
+)
+def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, loss, stop):
+    """Standing in the middle of conversations, after 18 turns, 2 into an episode, every token of them is brought back; the
+    best episodes are kept; and a warm start by demonstrations goes on for the rollouts that are left of it."""
     config = tmp_path / "talk.yaml"
-    config.write_text(TALK.format(policy=policy, sft_coef=sft_coef, data=data))
+    config.write_text(TALK.format(policy=policy, loss=loss, data=data))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, config, trainer__max_epochs=4)
-    lgym("fit", parts, model_folder, config, trainer__max_epochs=3)  # after 18 turns, 2 into an episode
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=stop)
     lgym("fit", parts, model_folder, config, trainer__max_epochs=4, ckpt_path="last")
     expected, got = checkpoint(whole), checkpoint(parts)
     for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):

@@ -4,5 +4,17 @@ from lgym.agents.base import TextAgent
 from lgym.agents.blackjack import BlackjackAgent, BlackjackJsonAgent
 from lgym.agents.cartpole import CartPoleAgent
 from lgym.agents.frozen_lake import FrozenLakeAgent
+from lgym.agents.general import GeneralAgent
+from lgym.agents.taxi import TaxiAgent
+from lgym.agents.textworld import TextWorldAgent
 
-__all__ = ["BlackjackAgent", "BlackjackJsonAgent", "CartPoleAgent", "FrozenLakeAgent", "TextAgent"]
+__all__ = [
+    "BlackjackAgent",
+    "BlackjackJsonAgent",
+    "CartPoleAgent",
+    "FrozenLakeAgent",
+    "GeneralAgent",
+    "TaxiAgent",
+    "TextAgent",
+    "TextWorldAgent",
+]

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import gymnasium
+
 from lgym.agents.parsing import read_action
 from lgym.types import ParsedAction
 
@@ -75,6 +77,10 @@ class TextAgent(ABC):
             _check_pattern(cls.__name__, cls.pattern)
         if cls.fallback not in FALLBACKS:
             raise TypeError(f"{cls.__name__}.fallback is {cls.fallback!r}: choose one of {', '.join(FALLBACKS)}")
+
+    def bind(self, env: gymnasium.Env) -> None:  # noqa: B027 (most agents have nothing to do here)
+        """Called once, before anything else, with an environment such as will be played: for agents that want to know its
+        spaces or settings, which most do not. It is closed afterwards. By default does nothing."""
 
     @abstractmethod
     def format_observation(self, observation: Any) -> str:

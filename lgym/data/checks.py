@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from lgym.agents.base import TextAgent
+from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.questions import action_of, candidates_of
 from lgym.types import ParsedAction
 
@@ -14,7 +14,8 @@ from lgym.types import ParsedAction
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     """Has the agent read a reply that says nothing, and looks at its fallback."""
     name = type(agent).__name__
-    parsed = agent.extract_action("")
+    own = type(agent).parse is not TextAgent.parse  # such as that of `lgym.Agent`, whose extract_action may return anything
+    parsed = agent.parse("") if own else agent.extract_action("")
     if not isinstance(parsed, ParsedAction):
         raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
     space = env.action_space
@@ -48,11 +49,41 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
     return True
 
 
+def no_candidates(agent: TextAgent) -> ValueError:
+    """What is said where the policy chooses and the agent has nothing to choose from."""
+    why = f" ({agent.why_no_candidates()})" if isinstance(agent, GeneralAgent) else ""
+    return ValueError(
+        f"{type(agent).__name__} offers no candidates{why}, and this policy chooses between candidates. Set its class "
+        "attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
+        "model.policy.class_path: lgym.policies.GenerationPolicy."
+    )
+
+
+def require_history(history: Any) -> None:
+    if history != "full" and history < 0:
+        raise ValueError(f"data.history is {history}; it must be 0 or more turns, or full.")
+
+
+def require_seconds(**values: float) -> None:
+    for name, value in values.items():
+        if value <= 0:
+            raise ValueError(f"data.{name} is {value:g} seconds; it must be above 0.")
+
+
 def require_replayable(replay: Any, episodes: int | None, history: Any) -> None:
     if replay is not None and (episodes is None or history != 0):
         raise ValueError(
             f"data.replay keeps whole episodes, asked without history: set data.episodes_per_rollout (it is {episodes}) and "
             f"data.history: 0 (it is {history})."
+        )
+
+
+def require_imitation(given: bool, imitates: bool) -> None:
+    if given != imitates:
+        what = "data.demonstrations or data.replay" if given else "neither data.demonstrations nor data.replay"
+        how = "0" if given else "above 0"
+        raise ValueError(
+            f"There is {what} to imitate, and sft_coef or sft_rollouts of the model is {how}: set both sides, or neither."
         )
 
 

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
+import gymnasium
 import lightning as L
 import numpy as np
-import torch
 from torch.utils.data import DataLoader
 
-from lgym.agents.base import TextAgent
+from lgym.agents import GeneralAgent, TextAgent
 from lgym.batch import Context
+from lgym.data import checks
 from lgym.data.chat import ContextBuilder
-from lgym.data.checks import (
-    check_speaking,
-    offers_candidates,
-    require_one_amount,
-    require_positive,
-    require_replayable,
-    require_whole_groups,
-)
 from lgym.data.collector import Collector
 from lgym.data.conversation import History
-from lgym.data.dataset import EvaluationDataset, RolloutDataset
+from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader
 from lgym.data.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.imitation import Imitation, load_demonstrations
 from lgym.data.questions import candidates_of
 from lgym.data.replay import BestEpisodes
 from lgym.data.slot import Slot
-from lgym.envs import make_env
+from lgym.envs.make import EnvWrapper, make_env
+from lgym.envs.workers import worker_envs
 from lgym.types import Episode, Learner
 
 STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
@@ -42,10 +37,14 @@ class RolloutDataModule(L.LightningDataModule):
     def __init__(
         self,
         env: str,
-        agent: TextAgent,
+        agent: TextAgent | None = None,
         env_kwargs: dict[str, Any] | None = None,
+        eval_env_kwargs: dict[str, Any] | None = None,
+        wrappers: list[EnvWrapper] | None = None,
         max_episode_steps: int | None = None,
         num_envs: int = 16,
+        workers: bool = False,
+        worker_timeout: float = 60.0,
         episodes_per_rollout: int | None = None,
         turns_per_rollout: int | None = None,
         update_epochs: int = 4,
@@ -62,16 +61,22 @@ class RolloutDataModule(L.LightningDataModule):
         """
         Args:
             env: id of a Gymnasium environment, such as Blackjack-v1; `package:Env-v0` imports the package first.
-            agent: the words of that environment, by class_path.
+            agent: the words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any.
             env_kwargs: keyword arguments of the environment's constructor.
+            eval_env_kwargs: of these, what validate, test and predict have otherwise, such as games kept apart.
+            wrappers: put round the environment, the last outermost, by class_path, such as gymnasium.wrappers.ClipReward.
             max_episode_steps: turns after which an episode is truncated; null takes the environment's own limit.
             num_envs: environments played together.
+            workers: gives each a process of its own: for environments that are slow, or that may crash or hang. A worker
+                that does is replaced, and its episode dropped and begun anew.
+            worker_timeout: seconds after which a worker that has not answered hangs; also its first answer, for which it
+                makes the environment.
             episodes_per_rollout: whole episodes played between two updates. Give this or turns_per_rollout.
             turns_per_rollout: turns played between two updates, over all environments; a multiple of num_envs. Episodes
                 go on in the next rollout.
             update_epochs: passes over each rollout.
             minibatch_size: distinct prompts in a minibatch, with every turn that was played from them; of a policy that
-                speaks, turns.
+                speaks, distinct replies to them, with every turn that gave them.
             group_size: episodes in a row that start from the same reset seed while training: what grouped estimators (GRPO)
                 compare. A divisor of episodes_per_rollout.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
@@ -85,7 +90,7 @@ class RolloutDataModule(L.LightningDataModule):
             seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
         """
         super().__init__()
-        require_positive(
+        checks.require_positive(
             num_envs=num_envs,
             update_epochs=update_epochs,
             minibatch_size=minibatch_size,
@@ -93,17 +98,19 @@ class RolloutDataModule(L.LightningDataModule):
             group_size=group_size,
             eval_episodes=eval_episodes,
         )
-        require_one_amount(episodes_per_rollout, turns_per_rollout, num_envs)
-        require_whole_groups(group_size, episodes_per_rollout)
-        if history != "full" and history < 0:
-            raise ValueError(f"data.history is {history}; it must be 0 or more turns, or full.")
+        checks.require_one_amount(episodes_per_rollout, turns_per_rollout, num_envs)
+        checks.require_whole_groups(group_size, episodes_per_rollout)
+        checks.require_history(history)
+        checks.require_seconds(worker_timeout=worker_timeout)
         self.history: History = history
         self.demonstrations, self.replay, self.imitation_size = demonstrations or [], replay, imitation_size
-        require_replayable(replay, episodes_per_rollout, history)
+        checks.require_replayable(replay, episodes_per_rollout, history)
         self.group_size = group_size
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
-        self.agent = agent
-        self.num_envs = num_envs
+        self.eval_env_kwargs = eval_env_kwargs
+        self.wrappers = wrappers or []
+        self.agent = GeneralAgent() if agent is None else agent
+        self.num_envs, self.workers, self.worker_timeout = num_envs, workers, worker_timeout
         self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.eval_episodes = eval_episodes
@@ -111,38 +118,33 @@ class RolloutDataModule(L.LightningDataModule):
         self.seed = seed
         self._rng = np.random.default_rng(self._stream("fit"))
         self._collector: Collector | None = None
+        self._dataset: RolloutDataset | None = None
+        self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builder: ContextBuilder | None = None
-        self._offers_candidates = offers_candidates(agent, self._make_env(), seed)
+        first = self._make_env()
+        self.agent.bind(first)
+        self._offers_candidates = checks.offers_candidates(self.agent, first, seed)
 
     def setup(self, stage: str) -> None:
         """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
         if not self._learner.chooses:
-            check_speaking(self.agent, self._make_env())
+            checks.check_speaking(self.agent, self._make_env())
         elif not self._offers_candidates:
-            raise ValueError(
-                f"{type(self.agent).__name__} offers no candidates, and this policy chooses between candidates. Set its "
-                "class attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
-                "model.policy.class_path: lgym.policies.GenerationPolicy."
-            )
-
+            raise checks.no_candidates(self.agent)
         if stage == "fit":
-            self._read_demonstrations()
+            given = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
+            checks.require_imitation(given, self._learner.imitates)
+            self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self._make_env)
 
-    def _read_demonstrations(self) -> None:
-        given = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
-        if given != self._learner.imitates:
-            what = "data.demonstrations or data.replay" if given else "neither data.demonstrations nor data.replay"
-            how = "0" if given else "above 0"
-            raise ValueError(
-                f"There is {what} to imitate, and sft_coef or sft_rollouts of the model is {how}: "
-                "set both sides, or neither."
-            )
-        self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self._make_env)
+    def _make_env(self) -> gymnasium.Env:
+        return self._env_maker("fit")()
 
-    def _make_env(self) -> Any:
-        return make_env(self.env, self.env_kwargs, self.max_episode_steps)
+    def _env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
+        evaluated = (self.eval_env_kwargs or {}) if stage != "fit" else {}
+        kwargs = {**(self.env_kwargs or {}), **evaluated}
+        return partial(make_env, self.env, kwargs, self.max_episode_steps, self.wrappers)
 
     def _imitation(self) -> Imitation | None:
         if not self.demonstrations and self.replay is None:
@@ -173,9 +175,10 @@ class RolloutDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Plays and hands out a rollout each time it is iterated."""
-        dataset = RolloutDataset(
+        collector = self._training_collector()
+        self._dataset = RolloutDataset(
             self._learner,
-            self._training_collector(),
+            collector,
             self._rng,
             episodes=self.episodes_per_rollout,
             turns=self.turns_per_rollout,
@@ -183,8 +186,18 @@ class RolloutDataModule(L.LightningDataModule):
             minibatch_size=self.minibatch_size,
             progress=self._progress,
             imitation=self._imitation(),
+            warm_up_episodes=self._warm_up_episodes,
+            rollouts=self._rollouts_before,
         )
-        return _loader(dataset)
+        return loader(self._dataset)
+
+    @property
+    def _warm_up_episodes(self) -> int | None:
+        """One in each environment, in whole groups."""
+        if self.episodes_per_rollout is None:
+            return None
+        groups = -(-self.num_envs // self.group_size)
+        return min(groups * self.group_size, self.episodes_per_rollout)
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
@@ -204,14 +217,16 @@ class RolloutDataModule(L.LightningDataModule):
             progress=self._progress,
             outcome=lambda collector, rollout: collector.transcripts,
         )
-        return _loader(dataset)
+        return loader(dataset)
 
     def state_dict(self) -> dict[str, Any]:
         """Random state and every environment's position; plain numbers and texts."""
         if self._collector is None:
             return {}
         replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
-        return {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict(), **replay}
+        played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
+        state = {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict(), "rollouts": played}
+        return {**state, **replay}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict or None
@@ -220,6 +235,9 @@ class RolloutDataModule(L.LightningDataModule):
         if self._collector is not None and stage == "fit":
             self._collector.close()
             self._collector = None
+
+    def on_exception(self, exception: BaseException) -> None:
+        self.teardown("fit")
 
     @property
     def _learner(self) -> Learner:
@@ -243,6 +261,7 @@ class RolloutDataModule(L.LightningDataModule):
             if self._restored is not None:
                 self._rng.bit_generator.state = self._restored["rng"]
                 self._collector.load_state_dict(self._restored["collector"])
+                self._rollouts_before = self._restored["rollouts"]
                 if self.replay is not None and "replay" in self._restored:
                     self.replay.load_state_dict(self._restored["replay"])
         return self._collector
@@ -257,14 +276,15 @@ class RolloutDataModule(L.LightningDataModule):
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
         builder = self._context_builder()
         count = self.num_envs if stage == "fit" else min(self.num_envs, self.eval_episodes)
-        envs = [self._make_env() for _ in range(count)]
+        make = self._env_maker(stage)
+        envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
         slots = [Slot(env, self.agent, builder, chooses=self._learner.chooses, history=self.history) for env in envs]
         group_size = self.group_size if stage == "fit" else 1
         return Collector(slots, self._stream(stage), kept_transcripts=kept_transcripts, group_size=group_size)
 
     def _evaluation(self, stage: str) -> list[DataLoader]:
         return [
-            _loader(
+            loader(
                 EvaluationDataset(
                     self._learner,
                     lambda: self._make_collector(stage, 0),
@@ -275,9 +295,3 @@ class RolloutDataModule(L.LightningDataModule):
             )
             for seed in (None, self._stream(stage))
         ]
-
-
-def _loader(dataset: Any) -> DataLoader:
-    """Batches come ready from the dataset; worker processes would not have the policy. A loader draws a number whenever it
-    is iterated: from a generator of its own, so that an evaluation more leaves the run's randomness as it was."""
-    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch, generator=torch.Generator())

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import IterableDataset
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from lgym.batch import EpisodeStatistics, InFlight, Rollout
 from lgym.data.collector import Collector, Progress
@@ -33,7 +34,23 @@ class RolloutDataset(IterableDataset):
         minibatch_size: int,
         progress: Progress,
         imitation: Imitation | None = None,
+        warm_up_episodes: int | None = None,
+        rollouts: int = 0,
     ) -> None:
+        """
+        Args:
+            learner: whose policy plays, and who prepares what to learn.
+            collector: the environments.
+            rng: of sampled actions, the order of minibatches and the draws of what is imitated.
+            episodes: to play in a rollout, or `None`.
+            turns: likewise.
+            update_epochs: passes over a rollout.
+            minibatch_size: as the batch counts it.
+            progress: told how far the playing is.
+            imitation: turns to imitate beside each minibatch.
+            warm_up_episodes: to play in a rollout from which only demonstrations are learned; `None` plays as in others.
+            rollouts: how many were played before.
+        """
         self.learner = learner
         self.collector = collector
         self.imitation = imitation
@@ -43,9 +60,12 @@ class RolloutDataset(IterableDataset):
         self.update_epochs = update_epochs
         self.minibatch_size = minibatch_size
         self.progress = progress
+        self.warm_up_episodes = warm_up_episodes
+        self.rollouts = rollouts
 
     def __iter__(self) -> Iterator[InFlight]:
         rollout = self._play()
+        self.rollouts += 1
         if self.imitation is not None:
             self.imitation.played(rollout)
         batch = self.learner.prepare(rollout)
@@ -56,8 +76,12 @@ class RolloutDataset(IterableDataset):
                 yield InFlight(replace(minibatch, imitated=imitated))
 
     def _play(self) -> Rollout:
+        episodes = self.episodes
+        demonstrated = self.imitation is not None and self.imitation.always
+        if demonstrated and self.rollouts < self.learner.sft_rollouts and self.warm_up_episodes is not None:
+            episodes = self.warm_up_episodes  # to see how it plays, no more
         with self.learner.acting() as policy:
-            return self.collector.play(policy, self.rng, episodes=self.episodes, turns=self.turns, progress=self.progress)
+            return self.collector.play(policy, self.rng, episodes=episodes, turns=self.turns, progress=self.progress)
 
 
 class EvaluationDataset(IterableDataset):
@@ -101,3 +125,10 @@ class EvaluationDataset(IterableDataset):
             yield InFlight(self.outcome(collector, rollout))
         else:
             yield InFlight(EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths))
+
+
+def loader(dataset: IterableDataset) -> DataLoader:
+    """Of a dataset of this file. Batches come ready from it; worker processes would not have the policy. A loader draws a
+    number whenever it is iterated: from a generator of its own, so that an evaluation more leaves the run's randomness as it
+    was."""
+    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch, generator=torch.Generator())

@@ -52,6 +52,11 @@ class Imitation:
             self._replay.add(_episodes(rollout))
             self._turns = self._always + [self._turn(demonstration) for demonstration in self._replay.turns()]
 
+    @property
+    def always(self) -> bool:
+        """Whether there are demonstrations, whatever is played."""
+        return bool(self._always)
+
     def draw(self, rng: np.random.Generator) -> ReplyBatch | None:
         """Some turns; `None` while there are none."""
         if not self._turns:
@@ -121,7 +126,7 @@ def _batch(turns: Sequence[tuple[Context, Reply]]) -> ReplyBatch:
     return ReplyBatch(
         contexts=tuple(contexts.values()),
         bundles=(tuple(range(len(contexts))),),
-        by_turn=True,
+        by_reply=True,
         rows=torch.tensor([numbers[id(context)] for context, _ in turns]),
         replies=tuple(reply.ids for _, reply in turns),
         choices=torch.tensor([reply.choice for _, reply in turns]),

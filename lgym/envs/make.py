@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, Error, UnregisteredEnv
 
+EnvWrapper: TypeAlias = Callable[[gymnasium.Env], gymnasium.Env]
+"""What puts a wrapper round an environment: a class such as `gymnasium.wrappers.ClipReward` with its settings."""
+
 
 def make_env(
-    env_id: str, env_kwargs: Mapping[str, Any] | None = None, max_episode_steps: int | None = None
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    wrappers: Sequence[EnvWrapper] = (),
 ) -> gymnasium.Env:
-    """`gymnasium.make`, without the passive checker, which slows every step.
+    """`gymnasium.make`, without the passive checker, which slows every step, and with wrappers round it, the last outermost.
 
     `max_episode_steps` is in environment steps; `None` keeps the limit that the environment is registered with, and
     -1 removes it. Raises `ValueError` for an id that is not registered, a package that is not installed, keyword
-    arguments that the environment does not take, and a limit that is no number of steps.
+    arguments that the environment does not take, a limit that is no number of steps, and a wrapper that does not fit.
     """
     if max_episode_steps is not None and max_episode_steps < 1 and max_episode_steps != -1:
         raise ValueError(
@@ -26,9 +32,7 @@ def make_env(
         )
     _require_well_formed(env_id)
     try:
-        return gymnasium.make(
-            env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(env_kwargs or {})
-        )
+        env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(env_kwargs or {}))
     except (UnregisteredEnv, DeprecatedEnv) as error:
         raise _unknown(env_id, error) from error
     except (DependencyNotInstalled, ModuleNotFoundError) as error:
@@ -41,6 +45,19 @@ def make_env(
             f"{env_id!r} could not be built with env_kwargs={dict(env_kwargs or {})!r}: {error}. "
             "See the environment's documentation for the arguments that it takes."
         ) from error
+    for number, wrapper in enumerate(wrappers, start=1):
+        env = _wrapped(env, wrapper, f"Wrapper {number} of {len(wrappers)}")
+    return env
+
+
+def _wrapped(env: gymnasium.Env, wrapper: EnvWrapper, which: str) -> gymnasium.Env:
+    try:
+        wrapped = wrapper(env)
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:  # how Gymnasium's say that a space does not fit
+        raise ValueError(f"{which} cannot be put round {env}: {error}") from error
+    if not isinstance(wrapped, gymnasium.Env):
+        raise ValueError(f"{which} made {wrapped!r} of {env}; it must make an environment.")
+    return wrapped
 
 
 def _require_well_formed(env_id: str) -> None:

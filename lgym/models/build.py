@@ -72,6 +72,7 @@ def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: Model
         value_hidden_size=config.value_hidden_size,
         use_cache=not config.gradient_checkpointing,  # transformers keeps no keys and values while checkpointing
     )
+    llm.value_head.to(llm.causal_lm.device)
     settle_layout(llm)
     return llm
 

@@ -1,57 +1,40 @@
 """Writing many replies at once, token by token.
 
-What prompts share is run once, and what a past already holds of them not again (`lgym/models/past.py`). A step costs one
-token a reply. On a CPU a reply that has ended leaves the batch; on a GPU, which would have to wait for the answer to
-"which?" after each token, ended replies stay, all shapes stay what they are, and the step is one CUDA graph.
+What prompts share is run once, and what a past already holds of them not again (`lgym/models/past.py`). On a CPU replies to
+equal prompts are one row for as long as they say the same, and a row whose replies have ended leaves: a step costs one
+token for each distinct beginning. On a GPU, which would have to wait for the answer to "which?" after each token, every
+reply has a row of its own to the end, all shapes stay what they are, and the step is one CUDA graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lgym.batch import Reply
-from lgym.functional.truncation import truncate_logits
+from lgym.models.drawing import Draw, Sampling
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
-from lgym.models.past import Past, Step, past_of
+from lgym.models.past import Past, Step, join, past_of
 
 LOOKS = 16
 """Tokens after which the fixed-shape loop looks whether every reply has ended."""
 
-BLOCK = 256
-"""Tokens of the vocabulary that a draw first looks at as one."""
-
-Over = Callable[[Sequence[list[int]]], list[bool]]
+Over = Callable[[Sequence[Path]], list[bool]]
 """Whether replies, of which the tokens so far are given, are over; for ends that no single token marks."""
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """The distribution that tokens are drawn from: softmax(logits / temperature), cut off by top_k and top_p."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """[..., V] logits of any precision to [..., V] probabilities, at least fp32."""
-        precise = torch.promote_types(logits.dtype, torch.float32)
-        if self.temperature != 1:
-            logits = logits.to(precise) / self.temperature
-        return truncate_logits(logits, top_k=self.top_k, top_p=self.top_p).softmax(-1, dtype=precise)
-
-
-@dataclass(frozen=True)
 class Written:
-    """What `write_replies` wrote."""
+    """What `write_replies` wrote to S prompts."""
 
-    replies: list[Reply]  # without their text
+    replies: list[Reply]  # the distinct ones to each distinct prompt, without their text
+    rows: list[int]  # S of them: which of the replies each prompt got
     ends: Tensor  # [S, H] hidden states at the ends of the prompts
-    past: Past | None  # of each prompt with its reply but for its last token; None where the model keeps none here
+    past: Past | None  # by reply: its prompt and all of it but the last token; None where the model keeps none here
 
 
 @torch.no_grad()
@@ -66,9 +49,10 @@ def write_replies(
     known: Sequence[Past] = (),
     over: Over | None = None,
     row_length: int = 64,
+    rows_at_once: int = 256,
     fixed_shapes: bool | None = None,
 ) -> Written:
-    """One reply to each prompt; equal prompts get replies of their own.
+    """One reply to each prompt; equal prompts get replies of their own, which may be equal.
 
     Args:
         llm: whose replies they are.
@@ -80,102 +64,118 @@ def write_replies(
         known: pasts that prompts may go on from.
         over: ends of other kinds, asked after every token.
         row_length: places of a packed row while the prompts are run.
-        fixed_shapes: whether ended replies stay in the batch; by default on CUDA, unless `over` is asked.
+        rows_at_once: distinct beginnings that go on together; bounds memory.
+        fixed_shapes: whether every reply keeps a row of its own; by default on CUDA, unless `over` is asked.
     """
+    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    owners = torch.tensor([numbers[prompt] for prompt in prompts], device=llm.device)
     past: Past | _NoPast
     if llm.layout == "tree":
-        past, hidden = past_of(llm, prompts, known, room=max_new_tokens, row_length=row_length)
+        past, hidden = past_of(llm, list(numbers), known, room=max_new_tokens, row_length=row_length)
     else:
-        past = _NoPast([list(prompt) for prompt in prompts], row_length)
-        hidden = past.hidden(llm, range(len(prompts)))
+        past = _NoPast(list(numbers), row_length)
+        hidden = past.hidden(llm, range(len(numbers)))
+    draw = Draw(sampling, generator)
+    stops = torch.tensor(sorted(stop_ids), device=llm.device)
+    ends = hidden[owners]
     if fixed_shapes is None:
         fixed_shapes = llm.device.type == "cuda" and over is None
-    draw = _Draw(sampling, generator)
-    stops = torch.tensor(sorted(stop_ids), device=llm.device)
     if fixed_shapes and isinstance(past, Past):
-        ids, logprobs, lengths, ended = _write_fixed(llm, past, hidden, max_new_tokens, stops, draw)
-    else:
-        ids, logprobs, lengths, ended = _write(llm, past, hidden, max_new_tokens, stops, draw, over)
-    columns = ids.tolist(), logprobs.double().tolist(), lengths.tolist(), ended.tolist()
-    replies = [Reply(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
-    if isinstance(past, _NoPast):
-        return Written(replies, hidden, None)
-    past.lengths = torch.tensor([len(row) for row in past.rows], device=llm.device) + lengths.to(llm.device) - 1
-    past.rows = [row + reply.ids[:-1] for row, reply in zip(past.rows, replies, strict=True)]
-    return Written(replies, hidden, past)
+        past = past.select(owners.tolist(), max_new_tokens)
+        replies = _write_fixed(llm, past, ends, max_new_tokens, stops, draw)
+        return Written(replies, list(range(len(replies))), ends, past)
+    writing = _Writing(llm, max_new_tokens, stops, draw, over, rows_at_once, [-1] * len(prompts))
+    writing.write(_Front(past, [Reply((), (), False)] * len(numbers), torch.arange(len(owners)), owners), hidden)
+    return Written(writing.replies, writing.rows, ends, join(writing.pasts) if isinstance(past, Past) else None)
 
 
 @dataclass(frozen=True)
-class _Draw:
-    """One token from each distribution."""
+class _Front:
+    """Replies in the making. Those that have said the same so far are one row of R."""
 
-    sampling: Sampling
-    generator: torch.Generator | None
-
-    def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, V] logits to n tokens and their log-probabilities."""
-        probabilities = self.sampling.probabilities(logits)
-        if self.generator is None:
-            tokens = probabilities.argmax(-1)
-        else:
-            size = 2, len(probabilities)
-            uniform = torch.rand(size, generator=self.generator, device=self.generator.device, dtype=probabilities.dtype)
-            tokens = _inverse(probabilities, *uniform.to(probabilities.device))
-        return tokens, probabilities.gather(-1, tokens[:, None]).squeeze(-1).log()
+    past: Past | _NoPast
+    said: list[Reply]  # R beginnings
+    samples: Tensor  # [n] which replies are meant, by number
+    owners: Tensor  # [n] the row of each
+    parents: list[int] | None = None  # R rows of the past that they go on from by their last token; None if they have
 
 
-def _inverse(probabilities: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """[n] draws from [n, V] probabilities with two uniform numbers each: a block of tokens, then a token of the block.
+@dataclass
+class _Writing:
+    """The way from prompts to replies, branch by branch."""
 
-    A sum over each block is all that looks at the whole vocabulary; noise for every token would take longer than a small
-    model takes for its logits.
-    """
-    blocks = nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-    block = _place(blocks.sum(-1), first)
-    within = blocks.gather(1, block[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
-    return block * BLOCK + _place(within, second)
+    llm: ValueHeadLLM
+    limit: int
+    stops: Tensor
+    draw: Draw
+    over: Over | None
+    rows_at_once: int
+    rows: list[int]
+    replies: list[Reply] = field(default_factory=list)
+    pasts: list[Past] = field(default_factory=list)
+
+    def write(self, front: _Front, hidden: Tensor) -> None:
+        """To the end, a branch with all that comes of it before its neighbour, so that few wait."""
+        waiting = self._step(front, hidden)
+        while waiting:
+            waiting += self._step(*self._extended(waiting.pop()))
+
+    def _extended(self, front: _Front) -> tuple[_Front, Tensor]:
+        """A front with the past that its last tokens belong to, and their hidden states [R, H]."""
+        assert front.parents is not None
+        past, parents = front.past, front.parents
+        if parents != list(range(past.count)):
+            past = past.select(parents, self.limit - len(front.said[0].ids))
+        hidden = past.extend(self.llm, range(len(parents)), [reply.ids[-1:] for reply in front.said])
+        return _Front(past, front.said, front.samples, front.owners), hidden
+
+    def _step(self, front: _Front, hidden: Tensor) -> list[_Front]:
+        """Draws a token for every reply, keeps the replies that end with it, and gives the fronts that go on."""
+        tokens, logprobs = self.draw(self.llm.own_logits(hidden), front.owners)
+        pairs, back = torch.stack([front.owners, tokens]).unique(dim=1, return_inverse=True)
+        likely = logprobs.new_empty(pairs.shape[1]).index_copy(0, back, logprobs)  # of equal pairs they are equal
+        ended = torch.isin(pairs[1], self.stops)
+        said = [
+            Reply((*front.said[row].ids, token), (*front.said[row].logprobs, logprob), end)
+            for row, token, logprob, end in zip(*pairs.tolist(), likely.double().tolist(), ended.tolist(), strict=True)
+        ]
+        if self.over is not None:
+            ended |= torch.tensor(self.over([reply.ids for reply in said]), device=ended.device)
+            said = [Reply(r.ids, r.logprobs, end) for r, end in zip(said, ended.tolist(), strict=True)]
+        done = ended if len(said[0].ids) < self.limit else torch.ones_like(ended)
+        self._keep(front, pairs[0], said, done.nonzero().squeeze(1), back)
+        return [
+            _Front(
+                front.past, [said[i] for i in part.tolist()], *_members(part, front.samples, back), pairs[0, part].tolist()
+            )
+            for part in (~done).nonzero().squeeze(1).split(self.rows_at_once)
+            if len(part)
+        ]
+
+    def _keep(self, front: _Front, parents: Tensor, said: list[Reply], done: Tensor, back: Tensor) -> None:
+        """Notes replies that are over, with their past."""
+        if not len(done):
+            return
+        samples, owners = _members(done, front.samples, back)
+        for sample, owner in zip(samples.tolist(), owners.tolist(), strict=True):
+            self.rows[sample] = len(self.replies) + owner
+        self.replies += [said[i] for i in done.tolist()]
+        if isinstance(front.past, Past):
+            self.pasts.append(front.past.select(parents[done].tolist(), 0))
 
 
-def _place(weights: Tensor, uniform: Tensor) -> Tensor:
-    """[n] places of [n, k] weights, each drawn as often as it weighs; never one of weight 0."""
-    sums = weights.cumsum(-1)
-    total = sums[:, -1:]
-    target = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
-    return (sums <= target).sum(-1)
+def _members(part: Tensor, samples: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of the samples whose row is in the sorted `part`, and their places in it."""
+    mine = torch.isin(back, part)
+    return samples[mine.to(samples.device)], torch.searchsorted(part, back[mine])
 
 
-def _write(
-    llm: ValueHeadLLM, past: Past | _NoPast, hidden: Tensor, limit: int, stops: Tensor, draw: _Draw, over: Over | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens and log-probabilities [S, limit], lengths and whether they ended [S]; what has ended leaves the batch."""
-    count = len(hidden)
-    ids = torch.zeros(count, limit, dtype=torch.int64, device=llm.device)
-    logprobs = torch.zeros(count, limit, dtype=torch.float32, device=llm.device)
-    lengths = torch.full((count,), limit, device=llm.device)
-    ended = torch.zeros(count, dtype=torch.bool, device=llm.device)
-    rows = torch.arange(count, device=llm.device)
-    width = past.width
-    for step in range(limit):
-        tokens, likelihoods = draw(llm.own_logits(hidden))
-        ids[rows, step], logprobs[rows, step] = tokens, likelihoods.float()
-        ends = torch.isin(tokens, stops)
-        if over is not None:
-            ends = ends | torch.tensor(over(ids[rows, : step + 1].tolist()), device=llm.device)
-        ended[rows[ends]], lengths[rows[ends]] = True, step + 1
-        rows, tokens = rows[~ends], tokens[~ends]
-        if len(rows) == 0 or step + 1 == limit:
-            break
-        hidden = past.extend_by(llm, rows, tokens, None, width + step + 1)
-    return ids, logprobs, lengths, ended
-
-
-def _write_fixed(
-    llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stops: Tensor, draw: _Draw
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `_write`; all replies go on to the end, and what they say after their own is not read."""
+def _write_fixed(llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stops: Tensor, draw: Draw) -> list[Reply]:
+    """A reply from each row of the past, which goes on by it; all go on to the end, and what they say after their own is
+    not read."""
     count, width = len(hidden), past.width + limit
     rows = torch.arange(count, device=llm.device)
-    tokens, likelihoods = draw(llm.own_logits(hidden))
+    tokens, likelihoods = draw(llm.own_logits(hidden), rows)
     ids, logprobs = [tokens.clone()], [likelihoods]
     going = ~torch.isin(tokens, stops)
 
@@ -189,7 +189,7 @@ def _write_fixed(
             break
         states = run()
         past.lengths += 1
-        drawn, likelihoods = draw(llm.own_logits(states))
+        drawn, likelihoods = draw(llm.own_logits(states), rows)
         tokens.copy_(drawn)
         ids.append(drawn)
         logprobs.append(likelihoods)
@@ -200,7 +200,11 @@ def _write_fixed(
     stopped = torch.isin(said, stops)
     ended = stopped.any(1)
     lengths = torch.where(ended, stopped.int().argmax(1) + 1, said.shape[1])
-    return said, torch.stack(logprobs, dim=1).float(), lengths, ended
+    past.lengths = torch.tensor([len(row) for row in past.rows], device=llm.device) + lengths - 1
+    columns = said.tolist(), torch.stack(logprobs, dim=1).double().tolist(), lengths.tolist(), ended.tolist()
+    replies = [Reply(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
+    past.rows = [row + reply.ids[:-1] for row, reply in zip(past.rows, replies, strict=True)]
+    return replies
 
 
 def _captured(once: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -225,17 +229,24 @@ def _captured(once: Callable[[], Tensor]) -> Callable[[], Tensor]:
 class _NoPast:
     """For models that keep no past here: every reply is run again from its beginning."""
 
-    sequences: list[list[int]]
+    sequences: list[Path]
     row_length: int
-    width: int = 0
 
-    def extend_by(self, llm: ValueHeadLLM, rows: Tensor, tokens: Tensor, counts: None, width: int) -> Tensor:
-        """As `Past.extend_by`, of one token each."""
-        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            self.sequences[row].append(token)
-        return self.hidden(llm, rows.tolist())
+    @property
+    def count(self) -> int:
+        return len(self.sequences)
+
+    def select(self, rows: Sequence[int], room: int) -> _NoPast:
+        """As `Past.select`."""
+        return _NoPast([self.sequences[row] for row in rows], self.row_length)
+
+    def extend(self, llm: ValueHeadLLM, rows: Sequence[int], tails: Sequence[Path]) -> Tensor:
+        """As `Past.extend`, of one token each."""
+        for row, tail in zip(rows, tails, strict=True):
+            self.sequences[row] += tail
+        return self.hidden(llm, rows)
 
     def hidden(self, llm: ValueHeadLLM, rows: Sequence[int]) -> Tensor:
-        sequences = [tuple(self.sequences[row]) for row in rows]
+        sequences = [self.sequences[row] for row in rows]
         states, index = llm.hidden_states(sequences, [len(s) for s in sequences], row_length=self.row_length)
         return states[[own[0] for own in index]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -10,16 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-
-def cache_folder() -> Path:
-    """Where converted models are kept: `LGYM_CACHE`, or the platform's folder for such files."""
-    if "LGYM_CACHE" in os.environ:
-        return Path(os.environ["LGYM_CACHE"]).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "lgym"
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "lgym"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lgym"
+from lgym.cache import cache_folder
 
 
 def converted_folder(package: str) -> Path | None:

@@ -101,12 +101,13 @@ class ValueHeadLLM(nn.Module):
     @contextmanager
     def fixed(self) -> Iterator[None]:
         """Within, the weights do not change: a prefix is kept from one call to the next that begins with it, and so are
-        conversations."""
-        self._remembers = True
+        conversations. Within another `fixed` they are kept on."""
+        outermost, self._remembers = not self._remembers, True
         try:
             yield
         finally:
-            self._remembers, self._remembered, self.pasts = False, ((), None), []
+            if outermost:
+                self._remembers, self._remembered, self.pasts = False, ((), None), []
 
     def keep(self, pasts: Sequence[Any]) -> None:
         """The `Past` of each conversation that may go on, in place of those kept before; nothing unless `fixed`."""

@@ -36,6 +36,11 @@ class Past:
     own: States = field(default_factory=dict)
 
     @property
+    def count(self) -> int:
+        """S, the number of rows."""
+        return len(self.rows)
+
+    @property
     def width(self) -> int:
         """Tokens of the longest row."""
         return max(map(len, self.rows), default=0)
@@ -68,7 +73,8 @@ class Past:
         """Adds one or more tokens to each of the rows, which have room for them; [tokens, H] hidden states, row by row."""
         device = self.lengths.device
         tokens = torch.tensor([token for tail in tails for token in tail], device=device)
-        counts = torch.tensor([len(tail) for tail in tails], device=device)
+        one_each = len(tokens) == len(tails)
+        counts = None if one_each else torch.tensor([len(tail) for tail in tails], device=device)
         index = torch.tensor(rows, device=device)
         for row, tail in zip(rows, tails, strict=True):
             self.rows[row] = self.rows[row] + tail

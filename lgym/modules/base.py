@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import lightning as L
@@ -100,11 +100,12 @@ class PolicyLearner(L.LightningModule, ABC):
 
     @contextmanager
     def acting(self) -> Iterator[AnyPolicy]:
-        """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision."""
+        """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision (without one, as it is)."""
         was_training = self.training
+        precision = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
         self.eval()
         try:
-            with torch.no_grad(), self.trainer.precision_plugin.forward_context(), self.policy.llm.fixed():
+            with torch.no_grad(), precision, self.policy.llm.fixed():
                 yield self.policy
         finally:
             self.train(was_training)
@@ -134,17 +135,12 @@ class PolicyLearner(L.LightningModule, ABC):
         return [{"params": body}, {"params": head, "lr": rate * self.value_lr_scale}]
 
     def training_step(self, batch: TurnBatch | ReplyBatch, batch_idx: int) -> Tensor | None:
-        result = self.loss(batch)
+        result = self._loss(batch)
         if batch_idx == 0:
             self.log_dict(self.rollout_metrics, on_step=False, on_epoch=True, batch_size=1)
         if result is None:
             return None
         loss, metrics = result
-        if batch.imitated is not None and (self.sft_coef > 0 or self.current_epoch < self.sft_rollouts):
-            imitation = self._imitation_loss(batch.imitated)
-            metrics["loss/sft"] = imitation.detach()
-            warming_up = self.current_epoch < self.sft_rollouts
-            loss = imitation + 0.0 * loss if warming_up else loss + self.sft_coef * imitation
         if not torch.isfinite(loss):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             raise NonFiniteLossError(
@@ -154,6 +150,17 @@ class PolicyLearner(L.LightningModule, ABC):
             )
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
         return loss
+
+    def _loss(self, batch: TurnBatch | ReplyBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """That of the algorithm with imitation beside it, or at the start that of imitation alone."""
+        if batch.imitated is not None and self.current_epoch < self.sft_rollouts:
+            imitation = self._imitation_loss(batch.imitated)
+            return imitation, {"loss/sft": imitation.detach()}
+        result = self.loss(batch)
+        if result is None or batch.imitated is None or self.sft_coef == 0:
+            return result
+        imitation = self._imitation_loss(batch.imitated)
+        return result[0] + self.sft_coef * imitation, {**result[1], "loss/sft": imitation.detach()}
 
     @property
     def imitates(self) -> bool:

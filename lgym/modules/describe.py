@@ -12,6 +12,7 @@ def describe(rollout: Rollout) -> dict[str, float]:
         "rollout/distinct_contexts": float(len(rollout.contexts)),
         "rollout/play_seconds": rollout.play_seconds,
         "rollout/episodes": float(len(rollout.episode_returns)),
+        "rollout/episodes_dropped": float(rollout.episodes_dropped),
     }
     if len(rollout.episode_returns):
         metrics["rollout/return_mean"] = float(rollout.episode_returns.mean())

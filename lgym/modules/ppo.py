@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from lgym.batch import Rollout, TurnBatch, bundles_of
+from lgym.batch import Rollout, TurnBatch
 from lgym.functional import (
     categorical_entropy,
     categorical_kl,
@@ -19,6 +19,7 @@ from lgym.functional import (
 )
 from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, PolicyLearner, default_optimizer, require_discounts, require_reference
+from lgym.modules.bundles import bundles_of
 from lgym.modules.describe import describe
 from lgym.policies import CandidatePolicy
 

@@ -12,16 +12,17 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from lgym.batch import Likelihoods, Reply, ReplyBatch, Rollout, bundles_of
+from lgym.batch import Likelihoods, Reply, ReplyBatch, Rollout
 from lgym.functional import clip_fraction, kl_estimate, kl_k3, masked_mean, policy_gradient_loss, ppo_clip_loss, value_loss
 from lgym.modules.base import PolicyLearner, require_reference
+from lgym.modules.bundles import bundles_of
 from lgym.types import TaughtTurn
 
 SHOWN_EPISODES = 3
 """Of each rollout, to look at."""
 
-TURNS_AT_ONCE = 128
-"""That a pass without gradient takes together."""
+REPLIES_AT_ONCE = 128
+"""Distinct ones that a pass without gradient takes together."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class TokenObjective:
         batch = ReplyBatch(
             contexts=rollout.contexts,
             bundles=bundles_of(rollout),
-            by_turn=rollout.candidate_logprobs is None,
+            by_reply=rollout.candidate_logprobs is None,
             rows=rows[self._order],
             replies=tuple(replies[i].ids for i in self._order.tolist()),
             choices=choices[self._order],
@@ -176,7 +177,7 @@ class TokenObjective:
 
     def _taught(self, batch: ReplyBatch) -> list[list[TaughtTurn]]:
         """The first episodes of a policy that speaks, turn by turn."""
-        if not batch.by_turn:
+        if not batch.by_reply:
             return []
         places = self._order.argsort()  # of each turn in time
         shown: list[list[TaughtTurn]] = []
@@ -187,7 +188,8 @@ class TokenObjective:
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Of a minibatch, with metrics."""
-        likely = self.learner.policy.likelihoods(batch, entropy_gradient=self.settings.entropy_coef > 0)
+        distinct, which = batch.distinct()
+        likely = self.learner.policy.likelihoods(distinct, entropy_gradient=self.settings.entropy_coef > 0).of(which)
         new, mask = likely.logprobs, batch.mask
         old, advantages = batch.old_logprobs.to(new.dtype), batch.advantages.to(new.dtype)
         low, high = self.settings.clip_low, self.settings.clip_high
@@ -230,12 +232,12 @@ class TokenObjective:
         shape = batch.mask.shape
         whole = Likelihoods(torch.zeros(shape), torch.zeros(shape), torch.zeros(shape))
         columns = (whole.logprobs, whole.entropy, whole.values)
-        turns = torch.cat([(batch.rows == context).nonzero().squeeze(1) for bundle in batch.bundles for context in bundle])
         with self.learner.acting() as policy:
-            for part in turns.split(TURNS_AT_ONCE):
-                own = policy.likelihoods(batch.select(part, batch.scale).to(policy.llm.device))
+            for part in batch.parts(REPLIES_AT_ONCE, range(len(batch.bundles))):
+                distinct, which = batch.select(part, batch.scale).distinct()
+                own = policy.likelihoods(distinct.to(policy.llm.device))
                 for column, values in zip(columns, (own.logprobs, own.entropy, own.values), strict=True):
-                    column[part, : values.shape[1]] = values.float().cpu()
+                    column[part, : values.shape[1]] = values.float().cpu()[which]
         return whole
 
     def _reference(self, batch: ReplyBatch) -> Tensor:

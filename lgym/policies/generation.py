@@ -10,13 +10,12 @@ played from the first step on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
-from lgym.models.decoding import Sampling
+from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
 from lgym.policies.writing import Writer, make_generator, token_likelihoods
 
@@ -46,14 +45,13 @@ class GenerationPolicy(nn.Module):
             top_k: draw from the likeliest tokens only; 0 draws from all.
             top_p: draw from the smallest set of likeliest tokens with this much probability; 1 draws from all.
             stop: texts that end a reply too; the agent does not see them.
-            replies_per_forward: how many replies are written together; bounds memory.
+            replies_per_forward: how many distinct replies, or beginnings of them, are written together; bounds memory.
             row_length: places of a packed row. Longer rows share more and attend more; results are the same.
             share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
         """
         super().__init__()
-        require_replies_per_forward(replies_per_forward)
-        self.writer = Writer(max_new_tokens, Sampling(temperature, top_k, top_p), as_texts(stop), row_length)
-        self.replies_per_forward = replies_per_forward
+        sampling = Sampling(temperature, top_k, top_p)
+        self.writer = Writer(max_new_tokens, sampling, as_texts(stop), row_length, replies_per_forward)
         self.share_prefixes = share_prefixes
         self.detach_value = False
 
@@ -70,17 +68,17 @@ class GenerationPolicy(nn.Module):
     def reply(self, contexts: Sequence[Context], seed: int | None) -> tuple[list[Reply], Tensor]:
         """One reply to each context, and its state value [len(contexts)]; without a seed the likeliest tokens."""
         generator = make_generator(self.llm, seed)
-        replies: list[Reply] = []
-        values, pasts = [], []
-        for start in range(0, len(contexts), self.replies_per_forward):
-            prompts = [context.prompt_ids for context in contexts[start : start + self.replies_per_forward]]
-            written = self.writer.write(self.llm, prompts, generator)
-            texts = self.writer.texts(self.llm, written.replies)
-            replies += [replace(reply, text=text) for reply, text in zip(written.replies, texts, strict=True)]
-            values.append(self.llm.values(written.ends).cpu())
+        replies: dict[int, Reply] = {}
+        values: dict[int, Tensor] = {}
+        pasts = []
+        for part in self.writer.parts(contexts):
+            written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator)
+            replies |= {i: written.replies[row] for i, row in zip(part, written.rows, strict=True)}
+            values |= zip(part, self.llm.values(written.ends).cpu(), strict=True)
             pasts.append(written.past)
         self.llm.keep(pasts)
-        return replies, torch.cat(values)
+        order = range(len(contexts))
+        return [replies[i] for i in order], torch.stack([values[i] for i in order])
 
     def demonstrated(self, context: Context, text: str, ids: tuple[int, ...], choice: int) -> Reply:
         """A reply that is to be imitated: this text and the token that ends a turn, or the tokens that were sampled."""
@@ -91,7 +89,7 @@ class GenerationPolicy(nn.Module):
     @torch.no_grad()
     def values(self, contexts: Sequence[Context]) -> Tensor:
         """[U] state values."""
-        return prompt_values(self.llm, contexts, at_once=self.replies_per_forward, row_length=self.writer.row_length)
+        return prompt_values(self.llm, contexts, self.writer)
 
     def likelihoods(self, batch: ReplyBatch, *, entropy_gradient: bool = False) -> Likelihoods:
         """Of the tokens of each reply, differentiable."""
@@ -110,12 +108,12 @@ class GenerationPolicy(nn.Module):
         )
 
 
-def prompt_values(llm: ValueHeadLLM, contexts: Sequence[Context], *, at_once: int, row_length: int) -> Tensor:
+def prompt_values(llm: ValueHeadLLM, contexts: Sequence[Context], writer: Writer) -> Tensor:
     """[U] state values at the ends of prompts, so many at a time."""
     values = []
-    for start in range(0, len(contexts), at_once):
-        prompts = [context.prompt_ids for context in contexts[start : start + at_once]]
-        states, index = llm.hidden_states(prompts, [len(p) for p in prompts], row_length=row_length)
+    for start in range(0, len(contexts), writer.at_once):
+        prompts = [context.prompt_ids for context in contexts[start : start + writer.at_once]]
+        states, index = llm.hidden_states(prompts, [len(p) for p in prompts], row_length=writer.row_length)
         values.append(llm.values(states[[own[0] for own in index]]).cpu())
     return torch.cat(values)
 
@@ -124,8 +122,3 @@ def as_texts(stop: Sequence[str]) -> tuple[str, ...]:
     if isinstance(stop, str):
         raise ValueError(f"stop is the text {stop!r}; it must be a list of texts.")
     return tuple(stop)
-
-
-def require_replies_per_forward(count: int) -> None:
-    if count < 1:
-        raise ValueError(f"replies_per_forward is {count}; it must be 1 or more.")

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.functional import categorical_entropy
-from lgym.models.decoding import Sampling
+from lgym.models.decoding import Written
+from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
 from lgym.models.past import Past
 from lgym.policies.choice import Choice, Normalisation
-from lgym.policies.generation import as_texts, prompt_values, require_replies_per_forward
+from lgym.policies.generation import as_texts, prompt_values
 from lgym.policies.writing import Writer, make_generator, token_likelihoods
 
 
@@ -56,16 +57,15 @@ class ThinkPolicy(nn.Module):
             top_k: draw from the likeliest tokens only; 0 draws from all.
             top_p: draw from the smallest set of likeliest tokens with this much probability; 1 draws from all.
             stop: texts that end the thinking, besides an end-of-turn token.
-            replies_per_forward: how many replies are written together; bounds memory.
+            replies_per_forward: how many distinct replies, or beginnings of them, are written together; bounds memory.
             row_length: places of a packed row. Longer rows share more and attend more; results are the same.
             share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
         """
         super().__init__()
-        require_replies_per_forward(replies_per_forward)
-        self.writer = Writer(max_think_tokens, Sampling(temperature, top_k, top_p), as_texts(stop), row_length)
+        sampling = Sampling(temperature, top_k, top_p)
+        self.writer = Writer(max_think_tokens, sampling, as_texts(stop), row_length, replies_per_forward)
         self.choice = Choice(normalisation, choice_temperature)
         self.cue = cue
-        self.replies_per_forward = replies_per_forward
         self.share_prefixes = share_prefixes
         self.detach_value = False
 
@@ -87,24 +87,22 @@ class ThinkPolicy(nn.Module):
     def reply(self, contexts: Sequence[Context], seed: int | None) -> tuple[list[Reply], Tensor]:
         """A text and a candidate for each context, and its state value [len(contexts)]; without a seed the likeliest."""
         generator = make_generator(self.llm, seed)
-        replies: list[Reply] = []
-        values, pasts = [], []
-        for start in range(0, len(contexts), self.replies_per_forward):
-            asked = contexts[start : start + self.replies_per_forward]
-            written = self.writer.write(self.llm, [context.prompt_ids for context in asked], generator)
-            logprobs = self._choices(asked, written.replies, written.past)
-            choices = _drawn(logprobs, generator)
-            texts = self.writer.texts(self.llm, written.replies)
-            replies += [
-                self._decided(context, replace(reply, text=text), choice, float(own[choice]))
-                for context, reply, text, choice, own in zip(
-                    asked, written.replies, texts, choices.tolist(), logprobs, strict=True
-                )
-            ]
-            values.append(self.llm.values(written.ends).cpu())
+        replies: dict[int, Reply] = {}
+        values: dict[int, Tensor] = {}
+        pasts = []
+        for part in self.writer.parts(contexts):
+            written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator)
+            of_row = dict(zip(written.rows, part, strict=True))  # a turn that got the reply
+            asked = [contexts[of_row[row]] for row in range(len(written.replies))]
+            logprobs = self._choices(asked, written)
+            choices = _drawn(logprobs[written.rows], generator).tolist()
+            for i, row, choice in zip(part, written.rows, choices, strict=True):
+                replies[i] = self._decided(contexts[i], written.replies[row], choice, float(logprobs[row, choice]))
+            values |= zip(part, self.llm.values(written.ends).cpu(), strict=True)
             pasts.append(written.past)
         self.llm.keep(pasts)
-        return replies, torch.cat(values)
+        order = range(len(contexts))
+        return [replies[i] for i in order], torch.stack([values[i] for i in order])
 
     def demonstrated(self, context: Context, text: str, ids: tuple[int, ...], choice: int) -> Reply:
         """A reply that is to be imitated: this choice, behind the thinking that was sampled, if any was."""
@@ -114,7 +112,7 @@ class ThinkPolicy(nn.Module):
     @torch.no_grad()
     def values(self, contexts: Sequence[Context]) -> Tensor:
         """[U] state values."""
-        return prompt_values(self.llm, contexts, at_once=self.replies_per_forward, row_length=self.writer.row_length)
+        return prompt_values(self.llm, contexts, self.writer)
 
     def likelihoods(self, batch: ReplyBatch, *, entropy_gradient: bool = False) -> Likelihoods:
         """Of the tokens of each text, and of the choice at its candidate's first token; differentiable."""
@@ -150,17 +148,25 @@ class ThinkPolicy(nn.Module):
             entropy=said.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
         )
 
-    def _choices(self, contexts: Sequence[Context], replies: Sequence[Reply], past: Past | None) -> Tensor:
-        """[S, C] log-probabilities of the candidates behind each text and the cue, on the CPU."""
+    def _choices(self, contexts: Sequence[Context], written: Written) -> Tensor:
+        """[S, C] log-probabilities of the candidates behind each distinct reply and the cue, on the CPU."""
+        parts = torch.arange(len(contexts)).split(self.writer.at_once)
+        chosen = [self._choices_of(part.tolist(), contexts, written) for part in parts]
+        width = max(part.shape[1] for part in chosen)
+        return torch.cat([nn.functional.pad(part, (0, width - part.shape[1]), value=-torch.inf) for part in chosen])
+
+    def _choices_of(self, part: list[int], contexts: Sequence[Context], written: Written) -> Tensor:
+        """[P, C] of these of the replies."""
+        contexts, replies = [contexts[i] for i in part], [written.replies[i] for i in part]
         ends = self.choice.sequences(contexts)
-        if past is None:
+        if written.past is None:
             bodies = [c.prompt_ids + reply.ids + self.cue_ids for c, reply in zip(contexts, replies, strict=True)]
             sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
             lengths = [len(body) for body, own in zip(bodies, ends, strict=True) for _ in own]
             states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
         else:
             tails = [reply.ids[-1:] + self.cue_ids for reply in replies]
-            states, index = _continued(self.llm, past, tails, ends)
+            states, index = _continued(self.llm, written.past, part, tails, ends)
         rows = iter(index)
         places = [[next(rows) for _ in own] for own in ends]
         return self.choice.logprobs(self.llm, contexts, states, places).cpu()
@@ -182,19 +188,18 @@ class ThinkPolicy(nn.Module):
 
 
 def _continued(
-    llm: ValueHeadLLM, past: Past, tails: Sequence[Path], ends: Sequence[Sequence[Path]]
+    llm: ValueHeadLLM, past: Past, rows: Sequence[int], tails: Sequence[Path], ends: Sequence[Sequence[Path]]
 ) -> tuple[Tensor, list[list[int]]]:
-    """Hidden states [K, H] where each row of the past has gone on by its tail and by each of its ends, and for each end the
-    rows of them from the tail's last token on."""
-    own = past.select(range(len(tails)), max(map(len, tails)))
+    """Hidden states [K, H] where each of these rows of the past has gone on by its tail and by each of its ends, and for
+    each end the rows of them from the tail's last token on."""
+    own = past.select(rows, max(map(len, tails)))
     states = own.extend(llm, range(len(tails)), tails)
     at = (torch.tensor([len(tail) for tail in tails]).cumsum(0) - 1).tolist()
     longer = [(row, end) for row, of_row in enumerate(ends) for end in of_row if end]
     following: dict[tuple[int, Path], list[int]] = {}
     if longer:
-        rows = [row for row, _ in longer]
-        branches = own.select(rows, max(len(end) for _, end in longer))
-        more = branches.extend(llm, range(len(rows)), [end for _, end in longer])
+        branches = own.select([row for row, _ in longer], max(len(end) for _, end in longer))
+        more = branches.extend(llm, range(len(longer)), [end for _, end in longer])
         begins = len(states)
         for row, end in longer:
             following[row, end] = list(range(begins, begins + len(end)))

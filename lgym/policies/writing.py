@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from lgym.batch import Likelihoods, Reply, ReplyBatch
-from lgym.models.decoding import Over, Sampling, Written, write_replies
+from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
+from lgym.models.decoding import Over, Written, write_replies
+from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
 
@@ -22,8 +23,11 @@ class Writer:
     sampling: Sampling
     stop: tuple[str, ...] = ()
     row_length: int = 64
+    at_once: int = 256
 
     def __post_init__(self) -> None:
+        if self.at_once < 1:
+            raise ValueError(f"replies_per_forward is {self.at_once}; it must be 1 or more.")
         if self.limit < 1:
             raise ValueError(f"max_new_tokens is {self.limit}; it must be 1 or more.")
         if self.sampling.temperature <= 0:
@@ -34,9 +38,18 @@ class Writer:
         if isinstance(self.stop, str) or not all(self.stop):
             raise ValueError(f"stop is {self.stop!r}; it must be a list of texts, none of them empty.")
 
+    def parts(self, contexts: Sequence[Context]) -> Iterator[list[int]]:
+        """The numbers of the contexts, `at_once` distinct ones together."""
+        members: dict[Context, list[int]] = {}
+        for number, context in enumerate(contexts):
+            members.setdefault(context, []).append(number)
+        distinct = list(members.values())
+        for start in range(0, len(distinct), self.at_once):
+            yield [number for own in distinct[start : start + self.at_once] for number in own]
+
     def write(self, llm: ValueHeadLLM, prompts: Sequence[Path], generator: torch.Generator | None) -> Written:
-        """A reply to each prompt, without its text; goes on from the pasts that the model keeps."""
-        return write_replies(
+        """A reply to each prompt; goes on from the pasts that the model keeps."""
+        written = write_replies(
             llm,
             prompts,
             max_new_tokens=self.limit,
@@ -46,9 +59,12 @@ class Writer:
             known=llm.pasts,
             over=self._over(llm.tokenizer) if self.stop else None,
             row_length=self.row_length,
+            rows_at_once=self.at_once,
         )
+        texts = self._texts(llm, written.replies)
+        return replace(written, replies=[replace(r, text=text) for r, text in zip(written.replies, texts, strict=True)])
 
-    def texts(self, llm: ValueHeadLLM, replies: Sequence[Reply]) -> list[str]:
+    def _texts(self, llm: ValueHeadLLM, replies: Sequence[Reply]) -> list[str]:
         """What replies say, without a stop token or text."""
         ends = stop_ids(llm)
         said = [list(reply.ids[:-1] if reply.ids[-1] in ends else reply.ids) for reply in replies]
@@ -61,7 +77,7 @@ class Writer:
     def _over(self, tokenizer: object) -> Over:
         most = max(len(stop.encode()) for stop in self.stop) + 4  # a token is a byte or more
 
-        def over(replies: Sequence[list[int]]) -> list[bool]:
+        def over(replies: Sequence[Path]) -> list[bool]:
             texts = tokenizer.batch_decode([ids[-most:] for ids in replies], skip_special_tokens=True)  # type: ignore[attr-defined]
             return [any(stop in text for stop in self.stop) for text in texts]
 

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import lgym.agents
-from lgym.agents import BlackjackAgent, BlackjackJsonAgent, CartPoleAgent, FrozenLakeAgent, TextAgent
+from lgym.agents import (
+    BlackjackAgent,
+    BlackjackJsonAgent,
+    CartPoleAgent,
+    FrozenLakeAgent,
+    GeneralAgent,
+    TaxiAgent,
+    TextAgent,
+    TextWorldAgent,
+)
 from lgym.envs import blackjack
 
 ENV_OF = {
@@ -15,12 +24,16 @@ ENV_OF = {
     BlackjackJsonAgent: "Blackjack-v1",
     CartPoleAgent: "CartPole-v1",
     FrozenLakeAgent: "FrozenLake-v1",
+    GeneralAgent: "MountainCar-v0",
+    TaxiAgent: "Taxi-v4",
 }
 
 
 @pytest.fixture(params=ENV_OF, ids=lambda agent: agent.__name__)
 def agent(request) -> TextAgent:
-    return request.param()
+    agent = request.param()
+    agent.bind(gymnasium.make(ENV_OF[request.param]))
+    return agent
 
 
 @pytest.fixture
@@ -59,8 +72,9 @@ class Poet(TextAgent):
 
 
 def test_every_built_in_agent_is_tested_here():
-    """A new agent left out of this file's table would be promised and not tested."""
-    built_in = {getattr(lgym.agents, name) for name in lgym.agents.__all__} - {TextAgent}
+    """A new agent left out of this file's table would be promised and not tested. TextWorld's needs games, and a file of its
+    own."""
+    built_in = {getattr(lgym.agents, name) for name in lgym.agents.__all__} - {TextAgent, TextWorldAgent}
     assert built_in == set(ENV_OF)
 
 

@@ -26,7 +26,7 @@ def said(answer):
 def actions(made, *answers):
     """What the environment was given: its unwrapped step is listened to."""
     given = []
-    env = made._env.unwrapped
+    env = made._env.env.unwrapped
     step = env.step
     env.step = lambda action: (given.append(int(action)), step(action))[1]
     for answer in answers:

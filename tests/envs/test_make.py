@@ -1,8 +1,10 @@
 """Making environments: what is passed on, and what the errors say."""
 
+from functools import partial
+
 import gymnasium
 import pytest
-from gymnasium.wrappers import PassiveEnvChecker
+from gymnasium.wrappers import ClipReward, DiscretizeAction, PassiveEnvChecker, TransformReward
 
 from lgym.envs import make_env
 
@@ -92,3 +94,23 @@ def test_wrong_keyword_arguments_are_named():
     """A misspelt env_kwargs entry should be found from the message alone."""
     with pytest.raises(ValueError, match=r"Blackjack-v1.*'naturl': True"):
         make_env("Blackjack-v1", {"naturl": True})
+
+
+def test_the_last_wrapper_is_outermost():
+    """A reward clipped to 2 and then doubled is not one doubled and then clipped."""
+    clip = partial(ClipReward, min_reward=-2, max_reward=2)
+    double = partial(TransformReward, func=lambda reward: 2 * float(reward))
+    env = make_env("CliffWalking-v1", wrappers=[clip, double])
+    env.reset(seed=0)
+    assert env.step(1)[1] == -4  # right of the start is the cliff, -100
+    env = make_env("CliffWalking-v1", wrappers=[double, clip])
+    env.reset(seed=0)
+    assert env.step(1)[1] == -2
+
+
+def test_a_wrapper_that_does_not_fit_is_named():
+    """By its place in the list, with what Gymnasium says of the space."""
+    with pytest.raises(ValueError, match=r"Wrapper 2 of 2 cannot be put round .*CartPole.*DiscretizeAction.*Box"):
+        make_env("CartPole-v1", wrappers=[partial(ClipReward, max_reward=1), partial(DiscretizeAction, bins=3)])
+    with pytest.raises(ValueError, match="Wrapper 1 of 1 made None"):
+        make_env("CartPole-v1", wrappers=[lambda env: None])

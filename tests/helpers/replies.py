@@ -15,7 +15,7 @@ def reply_batch(contexts, rows, replies, *, masks=None, choices=None, advantage=
     return ReplyBatch(
         contexts=tuple(contexts),
         bundles=tuple((row,) for row in sorted(set(rows))),
-        by_turn=True,
+        by_reply=True,
         rows=torch.tensor(rows),
         replies=tuple(replies),
         choices=torch.tensor(choices or [-1] * len(rows)),

@@ -7,7 +7,8 @@ import torch
 from models.test_tree_attention import FAMILIES, model_of, wrapped
 
 from helpers import tiny
-from lgym.models.decoding import Sampling, write_replies
+from lgym.models.decoding import write_replies
+from lgym.models.drawing import Sampling
 
 PROMPTS = [
     (1, 2, 3, 4, 5, 6, 7, 20, 21),
@@ -21,17 +22,22 @@ UNLIKE = [(9, 8, 7), (1, 2, 3, 4, 5, 6, 30), (50,)]
 def replies_of(llm, prompts, seed=0, stop_ids=(), **settings):
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     limit = settings.pop("max_new_tokens", 12)
-    fixed, known = settings.pop("fixed_shapes", None), settings.pop("known", ())
-    return write_replies(
+    others = {name: settings.pop(name) for name in ("fixed_shapes", "known", "rows_at_once") if name in settings}
+    written = write_replies(
         llm,
         prompts,
         max_new_tokens=limit,
         stop_ids=stop_ids,
         sampling=Sampling(**settings),
         generator=generator,
-        known=known,
-        fixed_shapes=fixed,
-    ).replies
+        **others,
+    )
+    return each(written)
+
+
+def each(written):
+    """The reply to each prompt."""
+    return [written.replies[row] for row in written.rows]
 
 
 def recomputed(llm, prompt, reply, **settings):
@@ -85,7 +91,8 @@ def test_the_states_at_the_prompts_ends_come_along(llm):
 
 
 def test_a_reply_that_has_ended_leaves(llm):
-    """Its end is kept, the others go on as if it were still there, and it costs no more tokens."""
+    """Its end is kept, the others go on as if it were still there, and it costs no more tokens. Two prompts are the same,
+    and what is said to them is computed once."""
     free = replies_of(llm, PROMPTS, seed=None)
     stop = free[2].ids[3]
     llm.tokens_computed = 0
@@ -96,7 +103,7 @@ def test_a_reply_that_has_ended_leaves(llm):
         assert after.ended == (stop in before.ids)
     assert stopped[2].ended
     prompts = 6 + 3 + 2 + 1  # common prefix; 7 20 21, then 22 23, then 30
-    assert llm.tokens_computed == prompts + sum(len(reply.ids) - 1 for reply in stopped)
+    assert llm.tokens_computed == prompts + sum(len(reply.ids) - 1 for reply in stopped[:3])
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
@@ -139,27 +146,27 @@ def test_a_conversation_goes_on_from_what_is_known(llm, prompts, fixed):
         after = written(llm, turn, known, fixed_shapes=fixed)
         computed = llm.tokens_computed
         anew = written(llm, turn)
-        for one, other in zip(after.replies, anew.replies, strict=True):
+        for one, other in zip(each(after), each(anew), strict=True):
             assert one.ids == other.ids
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
         torch.testing.assert_close(after.ends, anew.ends, rtol=1e-5, atol=1e-5)
         if number:
             assert computed == sum(1 + 1 + i + 5 for i in range(len(turn)))  # last token, rest, and 5 of the new reply
         known = [after.past]
-        turn = [p + r.ids + tuple(range(60, 61 + i)) for i, (p, r) in enumerate(zip(turn, after.replies, strict=True))]
+        turn = [p + r.ids + tuple(range(60, 61 + i)) for i, (p, r) in enumerate(zip(turn, each(after), strict=True))]
 
 
 def test_known_and_new_conversations_meet_in_one_batch(llm):
     """In any order, one going on twice, with another prefix than the new ones have."""
     first = written(llm, PROMPTS)
-    on = [p + r.ids + (77,) for p, r in zip(PROMPTS, first.replies, strict=True)]
+    on = [p + r.ids + (77,) for p, r in zip(PROMPTS, each(first), strict=True)]
     turn = [(9, 8, 7), on[2], on[0], (1, 2, 3, 50), on[2] + (78,), (9, 8, 7)]
     mixed = written(llm, turn, [first.past])
-    for one, prompt in zip(mixed.replies, turn, strict=True):
+    for one, prompt in zip(each(mixed), turn, strict=True):
         assert one.ids == written(llm, [prompt]).replies[0].ids
         assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
-    again = [p + r.ids + (79,) for p, r in zip(turn, mixed.replies, strict=True)]
-    for one, prompt in zip(written(llm, again, [mixed.past]).replies, again, strict=True):
+    again = [p + r.ids + (79,) for p, r in zip(turn, each(mixed), strict=True)]
+    for one, prompt in zip(each(written(llm, again, [mixed.past])), again, strict=True):
         assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
 
 
@@ -183,6 +190,37 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
     assert float(expected.max()) < 0.9
     assert replies_of(llm, [prompt] * 40) != replies_of(llm, [prompt] * 40, seed=1)
     assert replies_of(llm, [prompt] * 40) == replies_of(llm, [prompt] * 40)
+
+
+@pytest.mark.parametrize("rows_at_once", [256, 3])
+@pytest.mark.parametrize("layout", ["tree", "whole"])
+def test_equal_beginnings_are_computed_once(llm, layout, rows_at_once):
+    """200 replies of 3 tokens to 4 prompts, some rows at a time or all at once: every distinct beginning is one row, once, and
+    log-probabilities and pasts are those of each reply."""
+    llm.layout = layout
+    prompts = PROMPTS[:3] * 66 + UNLIKE[-1:] * 2
+    llm.tokens_computed = 0
+    lot = write_replies(
+        llm,
+        prompts,
+        max_new_tokens=3,
+        stop_ids=(),
+        sampling=Sampling(top_k=4),
+        generator=torch.Generator().manual_seed(0),
+        rows_at_once=rows_at_once,
+    )
+    said = {(prompt, reply.ids) for prompt, reply in zip(prompts, each(lot), strict=True)}
+    assert len(lot.replies) == len(said) > 60
+    if layout == "tree":
+        beginnings = {(prompt, ids[:length]) for prompt, ids in said for length in (1, 2)}
+        assert llm.tokens_computed == 7 + 4 + 1 + 1 + len(beginnings)  # 1 to 7; 20 to 23; 30; 50
+        assert lot.past is not None
+        for row, prompt in zip(lot.rows, prompts, strict=True):
+            assert lot.past.prefix_ids + lot.past.rows[row] == prompt + lot.replies[row].ids[:-1]
+            assert int(lot.past.lengths[row]) == len(prompt) + 2 - len(lot.past.prefix_ids)
+    for prompt, reply in list(zip(prompts, each(lot), strict=True))[-12:]:
+        expected = recomputed(llm, prompt, reply, top_k=4).float()
+        torch.testing.assert_close(torch.tensor(reply.logprobs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_torchs_default_precision_changes_nothing(llm):

@@ -70,10 +70,14 @@ def test_every_turn_has_its_episodes_advantage():
 
 @pytest.mark.parametrize("normalise_by", ["reply", "tokens", "limit"])
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_loss_is_that_of_a_plain_loop(normalise_by, size):
-    """Over all 6 turns (13 tokens), though two of them are left out; minibatches of a pass average to it."""
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_loss_is_that_of_a_plain_loop(normalise_by, size, repeated):
+    """Over all 6 turns (13 tokens), though two of them are left out; minibatches of a pass average to it. Where both
+    episodes from seed 7 begin with reply 0, one gaining by it and one losing, it is computed once and counts twice."""
     module = learner(normalise_by=normalise_by, clip_low=0.1, clip_high=0.3)
-    batch = module.prepare(rollout())
+    changes = {"choices": torch.tensor([[0, 1, 4], [0, 3, 5]])} if repeated else {}
+    batch = module.prepare(rollout(**changes))
+    tokens = 11 if repeated else 13
     expected = 0.0
     for row, ids, old, advantage in zip(
         batch.rows.tolist(), batch.replies, batch.old_logprobs, batch.advantages, strict=True
@@ -83,8 +87,10 @@ def test_the_loss_is_that_of_a_plain_loop(normalise_by, size):
         advantage = advantage[0]
         ratio = (new - old[: len(ids)]).exp()
         terms = -torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.3) * advantage)
-        expected += float(terms.sum()) / {"reply": 6 * len(ids), "tokens": 13, "limit": 6 * 5}[normalise_by]
-    parts = [float(module.loss(part)[0].detach()) for part in batch.minibatches(size, [0, 1, 2])]
+        expected += float(terms.sum()) / {"reply": 6 * len(ids), "tokens": tokens, "limit": 6 * 5}[normalise_by]
+    minibatches = list(batch.minibatches(size, [0, 1, 2]))
+    assert len(minibatches) == -(-(3 if repeated else 4) // size)
+    parts = [float(module.loss(part)[0].detach()) for part in minibatches]
     assert sum(parts) / len(parts) == pytest.approx(expected, rel=1e-5)
 
 

@@ -1,0 +1,87 @@
+"""TextWorld in few words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lgym.agents.base import TextAgent
+from lgym.envs.textworld import parts
+from lgym.types import ParsedAction
+
+IDLE = ("look", "inventory", "examine ")
+"""How commands begin that only tell what is shown anyway."""
+
+LONGEST = 12
+"""Words of a free text that is still taken for a command."""
+
+_SENTENCES = re.compile(r"(?<=[.!?])\s+")
+_GREETINGS = ("Hey, thanks", "Here is your task")
+_OPENING = re.compile(
+    r"((First off, if it's not too much trouble, I need you to|First of all, you could, like,"
+    r"|First, it would be [\w ]+ if you could|First thing I need you to do is to|Your [\w ]*objective is to|Please"
+    r"|Okay, and then,|(First|Then|Next|Following|If|Once|That|With|And|After|Having)\b[^,]*,) )?"
+    r"((try|attempt|make an attempt|make an effort) to |you can )?",
+    re.IGNORECASE,
+)
+_ROOM = re.compile(r"-= (.+?) =- ?")
+
+
+class TextWorldAgent(TextAgent):
+    """`lgym/TextWorld-v0`: the steps of the goal without TextWorld's courtesies, the room and what one carries.
+
+    *Welcome to TextWorld! First of all, venture south. Then, open the safe. Got that? Good!* reads *Goal: venture south,
+    then open the safe.* The goals of made games name their steps in order, so that no more is needed to win; for games
+    whose goals do not, `describe` shows the whole room.
+    """
+
+    pattern = r"(?i)command:[ \t]*(?P<action>[^\n]+)"
+    penalty = -0.1
+
+    def __init__(self, describe: bool = False, idle_commands: bool = False, free_text: bool = False) -> None:
+        """
+        Args:
+            describe: show the room's description, some 60 tokens, rather than its name.
+            idle_commands: also offer the commands that only look: look, inventory, examine.
+            free_text: for models that speak: the prompt asks for `command: ...`, and candidates have that form.
+        """
+        self.describe = describe
+        self.idle_commands = idle_commands
+        self.free_text = free_text
+
+    @property
+    def system_prompt(self) -> str:
+        how = "Answer with one command, such as command: go east" if self.free_text else "Answer with one command."
+        return f"You play a text adventure. Do the steps of the goal in their order. {how}"
+
+    def format_observation(self, observation: str) -> str:
+        said = parts(observation)
+        place, carried = said.get("Place", ""), said.get("Inventory", "")
+        room = _ROOM.search(place)
+        name = f"You are in the {room[1].lower()}." if room else ""
+        here = _ROOM.sub("", place, count=1) if self.describe else name
+        lines = (f"Goal: {steps(said.get('Goal', ''))}.", here, carried.replace("carrying:", "carrying"))
+        return "\n".join(line for line in lines if line)
+
+    def candidates(self, observation: str, info: Mapping[str, Any]) -> Sequence[str]:
+        commands = [command for command in info["admissible_commands"] if self.idle_commands or not command.startswith(IDLE)]
+        return [f"command: {command}" if self.free_text else command for command in sorted(commands)]
+
+    def extract_action(self, text: str) -> ParsedAction:
+        """A line of few words is a command; whether the game knows it, it says itself."""
+        said = text.strip().lstrip("> ").rstrip(".")
+        if not said or said.endswith(":") or "\n" in said or len(said.split()) > LONGEST:
+            return ParsedAction.failure(f"{text[:100]!r} is not a line of 1 to {LONGEST} words")
+        return ParsedAction(said)
+
+
+def steps(goal: str) -> str:
+    """A goal's instructions, joined by *then*: without greeting, farewell and how each is led up to.
+
+    In TextWorld's own grammar only instructions end in a full stop, but for two greetings. A text without any is left as
+    it is.
+    """
+    sentences = [s for s in _SENTENCES.split(goal) if s.endswith(".") and not s.startswith(_GREETINGS)]
+    instructions = [_OPENING.sub("", sentence, count=1).rstrip(".") for sentence in sentences]
+    return ", then ".join(text[:1].lower() + text[1:] for text in instructions) or goal.rstrip(".")

@@ -1,0 +1,100 @@
+"""The prompts of a run: their tokens, what they share, and whether a history fits."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lgym.batch import Rollout
+from lgym.check.findings import Finding, history_finding
+from lgym.check.world import RandomPlay
+from lgym.data.chat import ContextBuilder
+from lgym.models.packing import common_prefix_length
+
+ASKED = 2000
+"""Distinct questions of random play that are tried as prompts."""
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """Of a rollout's prompts and answers, in tokens."""
+
+    prompt_mean: float
+    prompt_most: int
+    shared: int
+    """What all prompts begin with."""
+
+    reply_mean: float
+    """Of the answers that were given; of a choice the candidate's."""
+
+    distinct_prompts: int
+    turns: int
+    context_length: int
+    cut_replies: float
+    """The share of replies that ran into the limit."""
+
+
+def count_tokens(rollout: Rollout, context_length: int) -> TokenCounts:
+    acted_on = [rollout.contexts[i] for i in rollout.context_ids[rollout.mask].unique().tolist()]
+    lengths = [len(context.prompt_ids) for context in acted_on]
+    if rollout.replies:
+        answers = [len(reply.ids) for reply in rollout.replies]
+    else:
+        pairs = zip(rollout.context_ids[rollout.mask].tolist(), rollout.choices[rollout.mask].tolist(), strict=True)
+        answers = [len(rollout.contexts[c].candidate_ids[choice]) for c, choice in pairs]
+    return TokenCounts(
+        sum(lengths) / len(lengths),
+        max(lengths),
+        common_prefix_length([context.prompt_ids for context in acted_on]),
+        sum(answers) / len(answers),
+        len(acted_on),
+        int(rollout.mask.sum()),
+        context_length,
+        sum(not reply.ended for reply in rollout.replies) / max(1, len(rollout.replies)),
+    )
+
+
+def try_questions(builder: ContextBuilder, play: RandomPlay, *, chooses: bool) -> None:
+    """Makes prompts of what random play met.
+
+    Raises:
+        ValueError: if one is too long, or candidates tokenise alike.
+    """
+    for text, candidates in list(play.questions)[:ASKED]:
+        builder.context(text, candidates if chooses else ())
+    longest, candidates = max(play.questions, key=lambda question: len(question[0]))
+    builder.context(longest, candidates if chooses else ())
+
+
+def history_fits(
+    builder: ContextBuilder, episodes: Sequence[Sequence[tuple[str, str]]], history: Any, limit: int
+) -> Finding | None:
+    """Whether episodes, of observations and answers, can be shown with all the earlier turns that are wanted."""
+    turns, shortened = 0, 0
+    worst: tuple[int, int] | None = None
+    for episode in episodes:
+        turns += len(episode)
+        reach = len(episode) if history == "full" else min(len(episode), history + 1)
+
+        def too_long(t: int, episode: Sequence[tuple[str, str]] = episode, reach: int = reach) -> bool:
+            return _length(builder, episode[max(0, t + 1 - reach) : t + 1]) > limit
+
+        first = bisect_left(range(reach), True, key=too_long)  # prompts grow until the window is full
+        over = [t for t in range(reach, len(episode)) if too_long(t)]
+        shortened += reach - first + len(over)
+        if first < reach and (worst is None or first < worst[0]):
+            worst = (first, _length(builder, episode[: first + 1]))
+        elif worst is None and over:
+            t = over[0]
+            fits = next(n for n in range(reach - 1, 0, -1) if _length(builder, episode[t + 1 - n : t + 1]) <= limit)
+            worst = (fits, _length(builder, episode[t - fits : t + 1]))
+    if worst is None:
+        return None
+    return history_finding(worst[0] - 1, history, worst[1], limit, shortened / turns)
+
+
+def _length(builder: ContextBuilder, turns: Sequence[tuple[str, str]]) -> int:
+    """Tokens of the prompt at the last of these turns, with the others before it."""
+    return len(builder.encode(builder.render(list(turns[:-1]), turns[-1][0])))

@@ -1,0 +1,29 @@
+"""Gymnasium's Taxi, solved exactly."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from gymnasium.envs.toy_text.taxi import TaxiEnv
+
+from lgym.envs.tabular import optimal_value, policy_value, tables
+
+STEPS = 200
+"""The time limit that the environment is registered with."""
+
+
+@cache
+def baselines(is_rainy: bool = False, rainy_probability: float = 0.8, steps: int = STEPS) -> dict[str, float]:
+    """Mean returns over the 300 starts: of any action, of any that the action mask allows, and of the best.
+
+    On a dry day the best takes 13.07 steps: 20 at the end, -1 for each step before.
+    """
+    taxi = TaxiEnv(is_rainy=is_rainy, rainy_probability=rainy_probability)
+    known = tables(taxi)
+    allowed = np.stack([taxi.action_mask(state) for state in range(len(known.start))]).astype(float)
+    return {
+        "random": policy_value(known, np.full(allowed.shape, 1 / allowed.shape[1]), steps),
+        "random, allowed actions": policy_value(known, allowed / allowed.sum(axis=1, keepdims=True), steps),
+        "optimal": optimal_value(known, steps),
+    }

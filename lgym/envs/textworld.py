@@ -1,0 +1,178 @@
+"""TextWorld's text adventures (Côté et al. 2018, arXiv:1806.11532) as an ordinary Gymnasium environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Text
+from gymnasium.utils import EzPickle
+
+from lgym.envs.textworld_games import Amount, GivenGames, MadeGames, made_games
+
+LONGEST = 10_000
+"""Characters of an observation at most; what is longer is cut off."""
+
+LONGEST_COMMAND = 198
+"""Characters that the games' interpreter reads."""
+
+CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
+"""What the interpreter can print, and a new line."""
+
+CANNOT = "You can't do that."
+
+_REST = re.compile(r"\n>|Would you like to RESTART")
+"""Where a reply of the interpreter becomes its prompt and status line."""
+
+
+class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
+    """Games to win by commands such as `take key from safe`, made from numbers or given as files.
+
+    `reset(seed=s)` starts game number `s % games` of the range, whose text and commands are always the same, so that
+    episodes in a row walk through all games, and equal seeds share one. An observation has a line each for the goal, the
+    place, the inventory and, after a command, the game's reply:
+
+        Goal: First of all, move east. Then, open the safe. Got that? Good!
+        Place: -= Cellar =- You are in a cellar. There is a safe. There is an exit to the east.
+        Inventory: You are carrying nothing.
+        Reply: You close the safe.
+
+    An action is a command. One that is not among the `admissible_commands` of the info changes nothing and is answered
+    with a refusal: the interpreter would understand more (and save files), but TextWorld would then lose track of the game.
+    Winning pays 1 and ends the episode, losing ends it. The info also has `won`, `lost`, `score`, `max_score`, `objective`,
+    `game` (its file's name) and `policy_commands`, a shortest known way to win from here, empty where there is none.
+    """
+
+    metadata = {"render_modes": ["ansi"]}
+    observation_space = Text(LONGEST, charset=CHARACTERS)
+    action_space = Text(LONGEST_COMMAND, charset=CHARACTERS)
+
+    def __init__(
+        self,
+        rooms: Amount = (2, 3),
+        objects: Amount = 4,
+        quest_length: Amount = (2, 3),
+        games: int = 100,
+        first_game: int = 0,
+        files: str | Sequence[str] | None = None,
+        intermediate_rewards: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        """
+        Args:
+            rooms: of each game; a number, or [lowest, highest], of which each game has its own.
+            objects: at least how many things and containers lie about; a number or a range.
+            quest_length: steps to win, at most; a number or a range.
+            games: how many different ones.
+            first_game: number of the first. Ranges that do not overlap are games kept apart, to train and to evaluate on.
+            files: games to play instead of made ones: .z8 (with its .json beside) or .json, folders of them, or patterns.
+            intermediate_rewards: also pay for every command that brings the win nearer the share of the way that it goes,
+                and charge it for one that leads away. A win then comes to 2 in all.
+            render_mode: `ansi` to let `render` return the last observation; null for nothing.
+
+        Raises:
+            ValueError: if TextWorld is not installed, or the games cannot be.
+        """
+        EzPickle.__init__(self, rooms, objects, quest_length, games, first_game, files, intermediate_rewards, render_mode)
+        _require_textworld()
+        self.render_mode = render_mode
+        self.intermediate_rewards = intermediate_rewards
+        self._games: MadeGames | GivenGames
+        if files is None:
+            self._games = made_games(_hashable(rooms), _hashable(objects), _hashable(quest_length), games, first_game)
+        else:
+            self._games = GivenGames(files)
+        self._play: Any = None  # TextWorld's own environment of the game
+        self._state: Any = None
+        self._observation = ""
+        self._length = self._left = 0  # commands to win: at the start, and now
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts the seed's game; without a seed, any of them."""
+        import textworld
+
+        super().reset(seed=seed)
+        number = int(self.np_random.integers(len(self._games))) if seed is None else seed % len(self._games)
+        self._path = self._games.path(number)
+        self._end()
+        wanted = ("description", "inventory", "objective", "admissible_commands", "policy_commands", "score", "max_score")
+        # A fresh interpreter a game: `load` on one that has played leaks its memory.
+        self._play = textworld.start(str(self._path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
+        self._play.seed(1)  # the interpreter's own draws; 0 would be the clock
+        self._state = self._play.reset()
+        self._length = self._left = len(self._state.policy_commands)
+        self._observation = self._observe(None)
+        return self._observation, self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives a command to the game."""
+        admissible = {command.casefold(): command for command in self._state.admissible_commands}
+        command = admissible.get(" ".join(str(action).split()).casefold())
+        reply = CANNOT
+        if command is not None:
+            self._state, _, _ = self._play.step(command)
+            reply = _REST.split(self._state.feedback)[0]
+        self._observation = self._observe(reply)
+        won, lost = bool(self._state.won), bool(self._state.lost)
+        return self._observation, float(won) + self._progress(won), won or lost, False, self._info()
+
+    def render(self) -> str | None:
+        return self._observation if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        self._end()
+        self._games.close()
+
+    def _end(self) -> None:
+        if self._play is not None:
+            self._play.close()
+            self._play = None
+
+    def _progress(self, won: bool) -> float:
+        """The share of the way that the last command went; nothing where no way is known any more."""
+        left = 0 if won else len(self._state.policy_commands) or self._left
+        gone, self._left = self._left - left, left
+        return gone / self._length if self.intermediate_rewards and self._length else 0.0
+
+    def _observe(self, reply: str | None) -> str:
+        state = self._state
+        lines = {"Goal": state.objective, "Place": state.description, "Inventory": state.inventory, "Reply": reply}
+        text = "\n".join(f"{name}: {' '.join(part.split())}" for name, part in lines.items() if part)
+        return text.encode("cp1252", errors="replace").decode("cp1252")[:LONGEST]
+
+    def _info(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "admissible_commands": list(state.admissible_commands),
+            "policy_commands": list(state.policy_commands),
+            "won": bool(state.won),
+            "lost": bool(state.lost),
+            "score": int(state.score or 0),
+            "max_score": int(state.max_score),
+            "objective": state.objective,
+            "game": self._path.name,
+        }
+
+
+def parts(observation: str) -> dict[str, str]:
+    """An observation's lines by their names: Goal, Place, Inventory and, but for the first one, Reply."""
+    return dict(line.split(": ", 1) for line in observation.splitlines() if ": " in line)
+
+
+def _hashable(amount: Amount) -> Amount:
+    return amount if isinstance(amount, int) else tuple(amount)
+
+
+def _require_textworld() -> None:
+    try:
+        import textworld  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"lgym/TextWorld-v0 needs a package that this Python does not have ({error}). "
+            'Install it: pip install "lgym[textworld]".'
+        ) from error
+
+
+gymnasium.register("lgym/TextWorld-v0", "lgym.envs.textworld:TextWorldEnv", max_episode_steps=50)

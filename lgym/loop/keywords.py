@@ -1,0 +1,197 @@
+"""The keywords that LlamaGym passed on to transformers and trl, in lgym's terms. None is ignored in silence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import torch
+
+from lgym.models import LLMConfig
+from lgym.modules import TextPPO, TokenLoss
+from lgym.policies import GenerationPolicy
+
+GENERATION = {
+    "max_new_tokens": "max_new_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "stop_strings": "stop",
+    "stop": "stop",
+}
+"""Keywords of `generate` that have a meaning here, and what `GenerationPolicy` calls them."""
+
+GENERATION_DEFAULTS: dict[str, Any] = {"max_new_tokens": 32}
+"""LlamaGym's; temperature 1 with nothing cut off is `GenerationPolicy`'s own."""
+
+DRAWN_OTHERWISE = {"do_sample": True, "num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1.0}
+"""Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss trains."""
+
+LEARNING = {
+    "gamma": "gamma",
+    "lam": "gae_lambda",
+    "gae_lambda": "gae_lambda",
+    "vf_coef": "value_coef",
+    "value_coef": "value_coef",
+    "value_lr_scale": "value_lr_scale",
+    "detach_value": "detach_value",
+    "reward_scale": "reward_scale",
+    "whiten_advantages": "whiten_advantages",
+    "credit": "credit",
+}
+"""Keywords of `PPOConfig` and of `TextPPO`, and what `TextPPO` calls them."""
+
+LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
+    field.name: field.name for field in fields(TokenLoss) if not field.name.startswith("sft")
+}
+"""Keywords of `PPOConfig` and of `TokenLoss`, and what `TokenLoss` calls them. `cliprange` is both its clips."""
+
+ESTIMATORS = {"kl": "k1", "mse": "k2"}
+"""trl's `kl_penalty`, where lgym has it."""
+
+OFF = {
+    "adap_kl_ctrl": "give init_kl_coef the weight that it is to keep",
+    "early_stopping": "lower ppo_epochs or learning_rate",
+    "use_score_scaling": "give reward_scale",
+    "use_score_norm": "leave it out: whiten_advantages, which is on, does its work",
+    "score_clip": "clip the reward before agent.assign_reward",
+    "whiten_rewards": "leave it out: whiten_advantages, which is on, does its work",
+    "is_encoder_decoder": "give a causal model",
+}
+"""Keywords of `PPOConfig` that are taken where they switch something off; else the way out."""
+
+WITHOUT_MEANING = {
+    **dict.fromkeys(("target", "horizon"), "the weight of the divergence is init_kl_coef and stays"),
+    **dict.fromkeys(
+        ("target_kl", "ratio_threshold"), "nothing is stopped early or left out; lower ppo_epochs or learning_rate"
+    ),
+    "cliprange_value": "values are not clipped",
+    "steps": "your loop says how long it goes on",
+    "forward_batch_size": "mini_batch_size bounds the memory",
+    **dict.fromkeys(("optimize_cuda_cache", "optimize_device_cache"), "mini_batch_size bounds the memory"),
+    **dict.fromkeys(("compare_steps", "world_size"), "one device"),
+    **dict.fromkeys(
+        ("log_with", "tracker_kwargs", "tracker_project_name", "task_name", "exp_name", "project_kwargs"),
+        "log what terminate_episode returns",
+    ),
+    **dict.fromkeys(
+        ("model_name", "query_dataset", "reward_model", "remove_unused_columns", "accelerator_kwargs", "is_peft_model"),
+        "the model and the rewards are those that you give",
+    ),
+    "push_to_hub_if_best_kwargs": "agent.model.push_to_hub pushes",
+    "pad_token_id": "nothing is padded",
+    "use_cache": "keys and values are kept",
+}
+"""Keywords that are warned about, and why they do nothing."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much is played between two updates, and how an update goes; the names are trl's.
+
+    Args:
+        batch_size: turns after which the episode that ends is learned from, with those before it.
+        mini_batch_size: turns that a gradient is taken over.
+        gradient_accumulation_steps: gradients that an optimizer step takes together.
+        ppo_epochs: passes over a batch.
+        max_grad_norm: what the gradient's norm is clipped to.
+        seed: of everything random.
+    """
+
+    batch_size: int = 64
+    mini_batch_size: int = 16
+    gradient_accumulation_steps: int = 1
+    ppo_epochs: int = 4
+    max_grad_norm: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "mini_batch_size", "gradient_accumulation_steps", "ppo_epochs"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more.")
+        if self.max_grad_norm <= 0:
+            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0.")
+
+
+def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
+    """The policy of a `generate_config_dict`; names may have a folder before them, as in `generate/top_p`.
+
+    Raises:
+        ValueError: for a keyword that is not known, or would draw from what the loss does not train.
+    """
+    values = dict(GENERATION_DEFAULTS)
+    for name, value in _named(given):
+        if name in GENERATION:
+            values[GENERATION[name]] = value
+        elif name in DRAWN_OTHERWISE:
+            if value not in (None, DRAWN_OTHERWISE[name]):
+                raise ValueError(
+                    f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the distribution that "
+                    f"the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
+                )
+        else:
+            _warn_or_refuse("generate_config_dict", name, [*GENERATION, *DRAWN_OTHERWISE])
+    values["top_k"] = values.get("top_k") or 0
+    if values["top_k"] or values.get("top_p", 1.0) < 1.0:
+        warnings.warn(
+            f"top_k {values['top_k']} and top_p {values.get('top_p', 1.0)} cut off part of the distribution that the loss "
+            "trains, so what learns is not quite what plays (policy/logprob_gap says by how much). Leave them out.",
+            stacklevel=2,
+        )
+    return GenerationPolicy(**values)
+
+
+def read_pace(given: Mapping[str, Any], seed: int | None) -> Pace:
+    """The part of a `ppo_config_dict` that is about batches; `seed` goes before its own."""
+    names = {field.name for field in fields(Pace)}
+    values = {name: value for name, value in _named(given) if name in names and value is not None}
+    return Pace(**values if seed is None else values | {"seed": seed})
+
+
+def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig) -> TextPPO:
+    """The algorithm of a `ppo_config_dict`. Without `learning_rate` its own.
+
+    Raises:
+        ValueError: for a keyword that is not known, or wants what lgym does not do.
+    """
+    values: dict[str, Any] = {}
+    loss: dict[str, Any] = {}
+    for name, value in _named(given):
+        if name in LEARNING:
+            values[LEARNING[name]] = value
+        elif name in LOSS:
+            loss[LOSS[name]] = _estimator(value) if name == "kl_penalty" else value
+        elif name == "cliprange":
+            loss |= {"clip_low": value, "clip_high": value}
+        elif name == "learning_rate":
+            values["optimizer"] = partial(torch.optim.AdamW, lr=value, weight_decay=0.0)
+        elif name in OFF:
+            if value:
+                raise ValueError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
+        elif name not in {field.name for field in fields(Pace)}:
+            _warn_or_refuse(
+                "ppo_config_dict", name, ["learning_rate", "cliprange", *(f.name for f in fields(Pace)), *LEARNING, *LOSS]
+            )
+    if "init_kl_coef" in dict(_named(given)):  # trl takes it from the rewards
+        loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
+    return TextPPO(llm=llm, policy=policy, loss=TokenLoss(**loss), **values)
+
+
+def _named(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name.split("/")[-1], value) for name, value in given.items()]
+
+
+def _estimator(name: str) -> str:
+    if name not in ESTIMATORS:
+        raise ValueError(f"kl_penalty is {name!r}; lgym has {' and '.join(ESTIMATORS)} (k1 and k2 of lgym.functional.kl).")
+    return ESTIMATORS[name]
+
+
+def _warn_or_refuse(where: str, name: str, known: list[str]) -> None:
+    if name not in WITHOUT_MEANING:
+        raise ValueError(f"{where} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
+    warnings.warn(f"{where} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2)

@@ -1,0 +1,100 @@
+"""Lightning's Trainer with two more things to do: look before training, and watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lightning.pytorch.trainer import Trainer
+from torch.utils.data import DataLoader, IterableDataset
+
+from lgym.check import check
+from lgym.check.findings import Finding
+from lgym.data import RolloutDataModule
+from lgym.modules import PolicyLearner
+from lgym.play import Show, play_yourself, watch
+
+
+class LgymTrainer(Trainer):
+    """What `lgym check` and `lgym play` call. Both run where `predict` would, so that accelerator, precision and checkpoint
+    are treated as there."""
+
+    def check(
+        self,
+        model: PolicyLearner,
+        datamodule: RolloutDataModule,
+        ckpt_path: str | None = None,
+        random_episodes: int = 1000,
+        json: str | None = None,
+    ) -> list[Finding]:
+        """Show what the model will see, before any training.
+
+        Ends with status 1 where something would make training useless. Nothing is written but what `json` names.
+
+        Args:
+            model: the run's module.
+            datamodule: the run's data.
+            ckpt_path: a checkpoint to look at instead of the untrained model: a file, or `last`.
+            random_episodes: episodes to play at random; fewer if they take longer than a few seconds.
+            json: a file to write the same to, as data.
+        """
+        return check(
+            datamodule,
+            model,
+            lambda work: self._with_model(work, model, datamodule, ckpt_path),
+            random_episodes=random_episodes,
+            path=json,
+        )
+
+    def play(
+        self,
+        model: PolicyLearner,
+        datamodule: RolloutDataModule,
+        ckpt_path: str | None = None,
+        episodes: int = 1,
+        seed: int = 0,
+        greedy: bool = False,
+        delay: float = 0.5,
+        human: bool = False,
+        render: bool = False,
+        render_to: str | None = None,
+    ) -> None:
+        """Watch the agent play in the terminal, or play yourself.
+
+        Args:
+            model: the run's module.
+            datamodule: the run's data.
+            ckpt_path: the checkpoint that plays: a file, or `last`; without one the untrained model.
+            episodes: how many to play.
+            seed: what the first episode is reset with, each further one with the next number; also seeds the sampling.
+            greedy: take the likeliest answer instead of sampling one.
+            delay: seconds to wait after each turn, and for which a picture of the GIF is shown.
+            human: take the turns yourself; no model is loaded.
+            render: show the environment's own rendering too: its text, or its frames as a GIF.
+            render_to: the GIF's file; by default play.gif in the run's folder.
+        """
+        show = Show(episodes, seed, delay, render, render_to, self.default_root_dir, ckpt_path)
+        if human:
+            show.require_no_model(greedy=greedy)
+            play_yourself(datamodule, show)
+        else:
+            self._with_model(lambda: watch(datamodule, model, show, greedy=greedy), model, datamodule, ckpt_path)
+
+    def _with_model(
+        self, work: Callable[[], None], model: PolicyLearner, datamodule: RolloutDataModule, ckpt_path: str | None
+    ) -> None:
+        """Runs `work` once, with the model built, on its device, and the checkpoint in it."""
+        loader = DataLoader(_Once(work), batch_size=None)
+        datamodule.predict_dataloader = lambda: loader  # type: ignore[method-assign]
+        self.predict_loop.inference_mode = False  # a check takes gradients
+        self.predict(model, datamodule=datamodule, return_predictions=False, ckpt_path=ckpt_path, weights_only=True)
+
+
+class _Once(IterableDataset):
+    """No batches, but something that happens when they are asked for."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+    def __iter__(self) -> Iterator[None]:
+        self.work()
+        return iter(())

@@ -1,0 +1,128 @@
+"""Action spaces in words, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.wrappers import DiscretizeAction
+
+from helpers import spaces
+from lgym.agents.actions import spoken
+from lgym.envs import make_env
+
+LISTED = [
+    (Discrete(3, start=1), None, ("1", "2", "3"), [1, 2, 3]),
+    (Discrete(2), ["left", "right"], ("left", "right"), [0, 1]),
+    (MultiDiscrete([2, 2]), None, ("0, 0", "0, 1", "1, 0", "1, 1"), [[0, 0], [0, 1], [1, 0], [1, 1]]),
+    (MultiDiscrete([2, 1], start=[5, 7]), None, ("5, 7", "6, 7"), [[5, 7], [6, 7]]),
+    (MultiDiscrete([[2], [1]]), None, ("0, 0", "1, 0"), [[[0], [0]], [[1], [0]]]),
+    (
+        MultiDiscrete([2, 2]),
+        [["left", "right"], ["slow", "fast"]],
+        ("left, slow", "left, fast", "right, slow", "right, fast"),
+        [[0, 0], [0, 1], [1, 0], [1, 1]],
+    ),
+    (MultiBinary(2), None, ("0, 0", "0, 1", "1, 0", "1, 1"), [[0, 0], [0, 1], [1, 0], [1, 1]]),
+    (MultiBinary(1), [["off", "on"]], ("off", "on"), [[0], [1]]),
+]
+
+
+@pytest.mark.parametrize(("space", "names", "texts", "actions"), LISTED)
+def test_every_action_has_a_text_and_every_text_its_action(space, names, texts, actions):
+    words = spoken(spaces.env(action_space=space), names)
+    assert words.texts() == texts
+    assert words.count == len(texts)
+    for text, action in zip(texts, actions, strict=True):
+        read = words.read(f" {text.upper()}\n")
+        assert read.ok
+        assert space.contains(read.action)
+        assert np.array_equal(read.action, action)
+
+
+@pytest.mark.parametrize("text", ["", "up", "left", "left, slow, slow", "slow, left", "left; slow"])
+def test_what_names_no_action_is_a_failure(text):
+    words = spoken(spaces.env(action_space=MultiDiscrete([2, 2])), [["left", "right"], ["slow", "fast"]])
+    assert not words.read(text).ok
+    assert repr(text) in words.read(text).reason
+
+
+def test_a_text_is_taken_as_it_is():
+    """Without the space around it, and only what the space holds: letters and digits, up to five."""
+    words = spoken(spaces.env(action_space=Text(5)))
+    assert words.texts() == ()
+    assert words.read(" go\n").action == "go"
+    assert not words.read("go on").ok
+    assert not words.read("gooooo").ok
+    assert "1 to 5 characters" in words.form
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "allowed"),
+    [
+        (Discrete(3), np.array([1, 0, 1], dtype=np.int8), [True, False, True]),
+        (MultiDiscrete([2, 2]), ([1, 1], [0, 1]), [False, True, False, True]),
+        (MultiBinary(2), np.array([1, 2]), [False, False, True, True]),
+        (MultiBinary(2), np.array([2, 0]), [True, False, True, False]),
+    ],
+)
+def test_masks(space, mask, allowed):
+    """As `space.sample(mask)` takes them: what it draws is allowed, and nothing else."""
+    words = spoken(spaces.env(action_space=space))
+    assert words.allowed(mask) == allowed
+    mask = tuple(np.array(part, dtype=np.int8) for part in mask) if isinstance(mask, tuple) else mask.astype(np.int8)
+    drawn = [space.sample(mask) for _ in range(50)]
+    for text, may in zip(words.texts(), allowed, strict=True):
+        assert any(np.array_equal(action, words.read(text).action) for action in drawn) == may
+
+
+def test_the_prompt_lists_the_answers():
+    """And of many only the first ones and the last."""
+    assert spoken(spaces.env(action_space=Discrete(2)), ["up", "down"]).form == "Answer with one of these: up, down."
+    assert spoken(spaces.env(action_space=Discrete(50))).form.endswith("16, 17, …, 49.")
+    several = spoken(spaces.env(action_space=MultiDiscrete([2, 1]))).form
+    assert several == "Answer with 2 choices, separated by commas: one of 0, 1; one of 0."
+
+
+@pytest.mark.parametrize(
+    ("space", "names", "said"),
+    [
+        (Discrete(2), ["up"], "needs 2 different names"),
+        (Discrete(2), ["up", "Up "], "needs 2 different names"),
+        (Discrete(2), [["up", "down"]], "needs one list of names"),
+        (MultiDiscrete([2, 2]), ["up", "down"], "needs 2 lists of names"),
+        (MultiDiscrete([2, 2]), [["up", "down"]], "needs 2 lists of names"),
+        (MultiDiscrete([2]), [["up, up", "down"]], "comma"),
+        (Text(5), ["up"], "leave `actions` out"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(space, names, said):
+    with pytest.raises(ValueError, match=said):
+        spoken(spaces.env(action_space=space), names)
+
+
+def test_numbers_are_refused_unless_discretised():
+    """With the lines that do it."""
+    with pytest.raises(ValueError, match=r"Pendulum-v1.*DiscretizeAction, init_args: \{bins: 3\}"):
+        spoken(make_env("Pendulum-v1"))
+    words = spoken(DiscretizeAction(make_env("Pendulum-v1"), bins=4))
+    assert words.texts() == ("-1.50", "-0.50", "0.50", "1.50")  # the middles of four parts of -2 to 2
+    assert words.read("0.50").action == 2
+
+
+def test_levels_that_round_alike_are_numbered():
+    """Names must differ: 1,000 parts of -2 to 2 do not in two decimals."""
+    assert spoken(DiscretizeAction(make_env("Pendulum-v1"), bins=1000)).texts()[-1] == "999"
+
+
+def test_two_numbers_make_pairs_of_levels():
+    """In the wrapper's own order, the last number fastest."""
+    env = DiscretizeAction(spaces.env(action_space=Box(-1, 1, (2,))), bins=2)
+    words = spoken(env)
+    assert words.texts() == ("-0.50 -0.50", "-0.50 0.50", "0.50 -0.50", "0.50 0.50")
+    assert env.action(words.read("0.50 -0.50").action).tolist() == [0.5, -0.5]
+
+
+def test_other_spaces_are_refused():
+    with pytest.raises(ValueError, match="write an agent"):
+        spoken(spaces.env(action_space=Dict(a=Discrete(2))))
