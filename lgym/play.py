@@ -15,8 +15,7 @@ import numpy as np
 from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
 from lgym.data import RolloutDataModule
-from lgym.data.chat import ContextBuilder
-from lgym.data.questions import action_of, candidates_of
+from lgym.data.questions import action_of, offered
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.modules import PolicyLearner
@@ -70,7 +69,7 @@ class Stage:
 
     def __init__(self, data: RolloutDataModule, show: Show) -> None:
         self.show = show
-        self.env: gymnasium.Env = rendering_env(data) if show.render else data._env_maker("predict")()
+        self.env: gymnasium.Env = rendering_env(data) if show.render else data.env_maker("predict")()
         self._pictures = Pictures(self.env) if show.render else None
         self.returns: list[float] = []
 
@@ -108,10 +107,10 @@ class Stage:
 def watch(data: RolloutDataModule, module: PolicyLearner, show: Show, *, greedy: bool) -> None:
     """Plays and prints episodes; the module has its model."""
     stage = Stage(data, show)
-    builder = ContextBuilder(module.tokenizer, data.agent.system_prompt, module.context_length)
-    slot = Slot(stage.env, data.agent, builder, chooses=module.chooses, history=data.history)
+    agent, builder, recall = data.agent_of("predict"), data.context_builder("predict"), data.recall("predict")
+    slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, recall=recall)
     rng = None if greedy else np.random.default_rng(show.seed)
-    say(harmless(data.agent.system_prompt))
+    say(harmless(agent.system_prompt))
     policy: Any
     with module.acting() as policy, stage.open():
         for seed in stage.seeds():
@@ -139,7 +138,7 @@ def _turn(slot: Slot, table: Table, rng: np.random.Generator | None) -> bool:
 def play_yourself(data: RolloutDataModule, show: Show) -> None:
     """Asks a person for every action."""
     stage = Stage(data, show)
-    agent, env = data.agent, stage.env
+    agent, env = data.agent_of("predict"), stage.env
     say(harmless(agent.system_prompt))
     with stage.open():
         for seed in stage.seeds():
@@ -159,8 +158,7 @@ def play_yourself(data: RolloutDataModule, show: Show) -> None:
 
 def _asked(agent: TextAgent, env: gymnasium.Env, observation: Any, info: Any) -> Any:
     """The action that is typed, asked for until it is one."""
-    offered = agent.candidates(observation, info) is not None
-    candidates = candidates_of(agent, observation, info) if offered else ()
+    candidates = offered(agent, observation, info) or ()
     say("\n" + harmless(agent.format_observation(observation)))
     say("  ".join(f"{number}: {one_line(text)}" for number, text in enumerate(candidates)) or "(what do you say?)")
     while True:

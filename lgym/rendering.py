@@ -24,9 +24,10 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
     Raises:
         ValueError: if it can do so neither as text nor as frames.
     """
-    mode = (data.env_kwargs or {}).get("render_mode")
+    own = data.eval_env_kwargs or {}
+    mode = {**(data.env_kwargs or {}), **own}.get("render_mode")
     if mode is None:
-        plain = data._env_maker("predict")()
+        plain = data.env_maker("predict")()
         offered = plain.metadata.get("render_modes", ())
         plain.close()
         mode = next((m for m in MODES if m in offered), None)
@@ -36,9 +37,9 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
                 f"{', '.join(offered) or 'no mode'}. Leave --render out."
             )
     elif mode not in MODES:
-        raise ValueError(f"data.env_kwargs.render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out.")
-    data.env_kwargs = {**(data.env_kwargs or {}), "render_mode": mode}
-    return data._env_maker("predict")()
+        raise ValueError(f"The environment's render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out.")
+    data.eval_env_kwargs = {**own, "render_mode": mode}
+    return data.env_maker("predict")()
 
 
 class Pictures:

@@ -115,8 +115,9 @@ class SpeakingPolicy(Protocol):
     speaks: bool
     chooses: bool
 
-    def reply(self, contexts: Sequence[Any], seed: int | None) -> tuple[list[Any], Any]:
-        """A `Reply` to each context, equal ones or not, and state values [len(contexts)]; without a seed the likeliest."""
+    def reply(self, contexts: Sequence[Any], seed: int | None, *, going_on: bool = True) -> tuple[list[Any], Any]:
+        """A `Reply` to each context, equal ones or not, and state values [len(contexts)]; without a seed the likeliest.
+        `going_on` says whether later contexts go on from these replies, so that it pays to keep what they are made of."""
         ...
 
     def values(self, contexts: Sequence[Any]) -> Any:

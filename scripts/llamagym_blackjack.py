@@ -1,9 +1,8 @@
-"""LlamaGym's own Blackjack example on lgym: its prompt, its regular expression and its loop, with another import.
+"""Blackjack in the loop that LlamaGym's users wrote: three methods, `act`, `assign_reward`, `terminate_episode`.
 
     python scripts/llamagym_blackjack.py --model smollm2-135m-instruct --episodes 2000
 
-Prints the mean return of every hundred episodes beside what is known of the game, and the seconds so far. The agent is
-that of `examples/blackjack.py` of LlamaGym 0.1.1 (Rohan Pandey, MIT licence), word for word.
+Prints the mean return of every hundred episodes beside what is known of the game, and the seconds so far.
 """
 
 from __future__ import annotations
@@ -20,39 +19,31 @@ from lgym.agents import BlackjackAgent as Words
 
 
 class BlackjackAgent(Agent):
+    default_action = 0
+
     def get_system_prompt(self) -> str:
-        return """You are an expert blackjack player. Every turn, you'll see your current sum, the dealer's showing card value, and whether you have a usable ace. Win by exceeding the dealer's hand but not exceeding 21.
-Decide whether to stay with your current sum by writing "Action: 0" or accept another card by writing "Action: 1". Accept a card unless very close to 21."""  # noqa: E501
+        return (
+            "You play Blackjack. You see the total of your hand, the card that the dealer shows, and whether you hold an "
+            'ace that counts 11. Answer with "Action: 0" to stay or "Action: 1" to take a card.'
+        )
 
     def format_observation(self, observation: Any) -> str:
-        return f"You: {observation[0]}. Dealer: {observation[1]}. You have {'an' if bool(observation[2]) else 'no'} ace."
+        ace = "an ace" if observation[2] else "no ace"
+        return f"Your total is {observation[0]}, with {ace}. The dealer shows {observation[1]}."
 
     def extract_action(self, response: str) -> Any:
-        match = re.compile(r"Action: (\d)").search(response)
-        if match:
-            return int(match.group(1))
-
-        digits = [char for char in response if char.isdigit()]
-        if len(digits) == 0 or digits[-1] not in ("0", "1"):
-            if "stick" in response.lower():
-                return 0
-            elif "hit" in response.lower():  # noqa: RET505
-                return 1
-
-        return 0
+        said = re.findall(r"Action: ([01])", response)
+        return int(said[-1]) if said else None
 
 
 def play(agent: Agent, env: gym.Env, episodes: int) -> list[float]:
-    """The loop; the return of every episode. An action that the game does not have ends the hand as lost."""
+    """The loop; the return of every episode."""
     returns, begun = [], time.perf_counter()
     for episode in range(episodes):
         observation, _ = env.reset(seed=episode)
         done = False
         while not done:
             action = agent.act(observation)
-            if not env.action_space.contains(action):  # "Action: 7"
-                agent.assign_reward(-1.0)
-                break
             observation, reward, terminated, truncated, _ = env.step(action)
             agent.assign_reward(float(reward))
             done = terminated or truncated

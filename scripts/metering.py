@@ -76,9 +76,9 @@ class Meter:
         self._playing = Work()
         act: Callable[..., Any] = getattr(self.policy, asked)
 
-        def metered(*args: Any) -> Any:
+        def metered(*args: Any, **kwargs: Any) -> Any:
             begun, before = time.perf_counter(), self._counts()
-            answer = act(*args)
+            answer = act(*args, **kwargs)
             self._playing.model_seconds += time.perf_counter() - begun
             self._add(self._playing, before)
             return answer

@@ -49,7 +49,7 @@ class LongEnv(EchoEnv):
         super().__init__(turns=12)
 
 
-class LettersEnv(letters.LetterEnv):
+class TwoLettersEnv(letters.LetterEnv):
     """Two turns."""
 
     def reset(self, *, seed=None, options=None):
@@ -80,7 +80,7 @@ class DeafAgent(letters.LetterAgent):
         return letters.ParsedAction.failure("it is deaf")
 
 
-for name, env in (("Lucky-v0", LuckyEnv), ("Flat-v0", FlatEnv), ("Long-v0", LongEnv), ("Letters-v0", LettersEnv)):
+for name, env in (("Lucky-v0", LuckyEnv), ("Flat-v0", FlatEnv), ("Long-v0", LongEnv), ("TwoLetters-v0", TwoLettersEnv)):
     if name not in gymnasium.registry:
         gymnasium.register(name, env)
 
@@ -150,6 +150,18 @@ def test_a_healthy_run_passes_and_shows_what_the_model_sees(checked, tmp_path):
     assert record["rollout"]["learn_seconds"] > 0
 
 
+def test_what_is_written_is_json(checked, tmp_path):
+    """The interval of one episode is infinite, which JSON cannot say."""
+    status, said = checked(random_episodes=1, data__episodes_per_rollout=1, data__num_envs=1, json=tmp_path / "check.json")
+    assert status == 0, said
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    record = json.loads((tmp_path / "check.json").read_text(), parse_constant=refuse)
+    assert record["scores"]["played at random"]["ci95"] is None
+
+
 def test_a_speaking_run_shows_replies_and_how_many_can_be_read(checked, speaking, tmp_path):
     """Random bytes are letters now and then."""
     status, said = checked(config=speaking, json=tmp_path / "check.json")
@@ -203,7 +215,7 @@ def test_a_speakers_history_is_measured_with_its_own_replies(checked, speaking, 
     """The letters that random play says are shorter."""
     tiny.causal_lm(max_position_embeddings=128).save_pretrained(tmp_path / "short")
     tiny.tokenizer().save_pretrained(tmp_path / "short")
-    options = {"config": speaking, "model": tmp_path / "short", "data__env": "Letters-v0", "data__history": "full"}
+    options = {"config": speaking, "model": tmp_path / "short", "data__env": "TwoLetters-v0", "data__history": "full"}
     assert checked(**options, model__init_args__policy__max_new_tokens=2)[0] == 0
     status, said = checked(**options, model__init_args__policy__max_new_tokens=40)
     assert status == 1
@@ -311,6 +323,21 @@ def test_a_window_that_does_not_fit_is_found_where_it_is(tokenizer):
     assert "50%" in finding.text  # turns 3, 4 and 5 of 6
     assert "Set data.history: 1" in finding.text
     assert "17%" in history_fits(builder, [episode[:1], episode[:1], episode[:4]], "full", lengths[3]).text  # 1 of 6
+
+
+def test_a_prompt_that_is_too_long_by_itself_is_told_so(tokenizer):
+    """In the first turn, where there is no history yet, and later, where even none would not help."""
+    builder = ContextBuilder(tokenizer, "s", 10_000)
+    short, long = ("o", "a"), ("o" * 50, "a")
+    limit = len(builder.encode(builder.render([short], "o")))  # of a short prompt with another before it
+    alone = len(builder.encode(builder.render([], "o" * 50)))
+    assert alone > limit
+    told = f"without any earlier turn has {alone} tokens, and the model's context leaves {limit}"
+    for episode in ([long], [short, short, long]):
+        for history in (1, "full"):
+            finding = history_fits(builder, [episode], history, limit)
+            assert finding.problem
+            assert told in finding.text
 
 
 def test_an_estimate_is_proportional():

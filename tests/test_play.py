@@ -171,6 +171,9 @@ def test_the_environment_draws_itself_in_frames(played, tmp_path):
         assert picture.size == (4, 4)
     played(**options | {"human": "false"})
     assert (tmp_path / "runs" / "play.gif").exists()
+    assert "render_mode is 'svg'; --render shows ansi or rgb_array" in played(
+        **options, data__eval_env_kwargs__render_mode="svg"
+    )
 
 
 def test_what_is_typed_must_be_possible_now():

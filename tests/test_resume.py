@@ -105,6 +105,12 @@ WARM = """episodes_per_rollout: 8
     - class_path: lgym.data.Expert
       init_args: {episodes: 4, policy: {class_path: lgym.agents.experts.Uniform, init_args: {actions: 2}}}"""
 BEST = "episodes_per_rollout: 8\n  replay: {class_path: lgym.data.BestEpisodes, init_args: {top_fraction: 0.5}}"
+MEMORIES = """turns_per_rollout: 24
+  history: {history}
+  eval_episodes: 2
+  update_epochs: 1
+  working_memory: {{turns: 2, max_characters: 50}}
+  episodic_memory: {{unit: {unit}, half_life: 2, capacity: 20, max_characters: 30}}"""
 THINKS = "ThinkPolicy, init_args: {max_think_tokens: 3}"
 SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
 
@@ -131,6 +137,24 @@ def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, poli
     for name in ours:
         if not name.endswith(TIMES) and not name.startswith("val_"):
             assert str(ours[name]) == str(theirs[name]), name
+
+
+@pytest.mark.parametrize(("history", "unit"), [(0, "turn"), ("full", "episode")])
+def test_memories_resume_exactly(tmp_path, model_folder, history, unit):
+    """What is remembered, and in mid-episode, after 12 turns in each environment, what was shown of it. By then episodes of
+    five replies that nobody could read have been stored."""
+    config = tmp_path / "memories.yaml"
+    config.write_text(TALK.format(policy=SPEAKS, loss="{}", data=MEMORIES.format(history=history, unit=unit)))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    lgym("fit", whole, model_folder, config, trainer__max_epochs=3)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=2)
+    state = checkpoint(parts)["RolloutDataModule"]
+    assert state["episodic_memory"]["entries"]
+    assert "return" in state["collector"]["slots"][0]["shown"][-1]
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=3, ckpt_path="last")
+    expected, got = checkpoint(whole), checkpoint(parts)
+    for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):
+        assert_same(expected[part], got[part])
 
 
 def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, model_folder, monkeypatch, capsys):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium
 
-from lgym.agents.parsing import read_action
+from lgym.agents.parsing import pattern_fault, read_action
+from lgym.memory.records import Memory, PlayedTurn
 from lgym.types import ParsedAction
 
 Fallback = Literal["penalize", "random", "default", "repeat", "end_episode"]
@@ -17,7 +17,7 @@ FALLBACKS: tuple[str, ...] = get_args(Fallback)
 
 
 class TextAgent(ABC):
-    """The words of one environment. Holds no model and no memory: the same observation always reads the same.
+    """The words of one environment. Holds no model and remembers nothing itself: the same observation always reads the same.
 
     An environment whose actions are a `Discrete` space needs a prompt, the actions' names and one method:
 
@@ -31,7 +31,8 @@ class TextAgent(ABC):
 
     Where the legal actions change from turn to turn, override `candidates`; where actions are not names, override
     `extract_action`; and with no `actions` at all the model speaks freely. What it says freely is read by `parse`: a JSON
-    reply by its `json_key`, other forms by a `pattern`, and whatever else by `extract_action`.
+    reply by its `json_key`, other forms by a `pattern`, and whatever else by `extract_action`. What memories add to an
+    observation, if the run has any, is worded by `summarise` and `recall`.
     """
 
     actions: Sequence[str] = ()
@@ -73,8 +74,8 @@ class TextAgent(ABC):
             raise TypeError(f"{cls.__name__}.system_prompt is a method: make it a string, or put @property above it")
         if isinstance(cls.__dict__.get("actions"), str):
             raise TypeError(f"{cls.__name__}.actions is one string, {cls.actions!r}: make it a tuple of names")
-        if cls.pattern is not None:
-            _check_pattern(cls.__name__, cls.pattern)
+        if cls.pattern is not None and (fault := pattern_fault(cls.pattern)) is not None:
+            raise TypeError(f"{cls.__name__}.pattern is {cls.pattern!r}: {fault}")
         if cls.fallback not in FALLBACKS:
             raise TypeError(f"{cls.__name__}.fallback is {cls.fallback!r}: choose one of {', '.join(FALLBACKS)}")
 
@@ -112,15 +113,24 @@ class TextAgent(ABC):
                 return ParsedAction(number)
         return ParsedAction.failure(f"{text!r} is none of {', '.join(self.actions)}")
 
+    def summarise(self, turns: Sequence[PlayedTurn]) -> str:
+        """What a memory keeps of some turns of one episode, the oldest first: by default a line each, of what was observed,
+        answered and paid. Where rewards come only at the end, or answers say it all, leave the rest out."""
+        return "\n".join(f"{' '.join(t.observation_text.split())} -> {t.answer} ({t.reward:+.3g})" for t in turns)
+
+    def recall(self, observation_text: str, recent: str, similar: Sequence[Memory]) -> str:
+        """What the model reads of an observation in a run with memories: by default these, above the observation.
+
+        Args:
+            observation_text: what `format_observation` made of it.
+            recent: the summary of this episode's last turns (`data.working_memory`); empty if there is none.
+            similar: what is remembered of earlier episodes (`data.episodic_memory`), the best first.
+        """
+        lines = [f"{memory.text}; return {memory.mean_return:+.3g}" for memory in similar]
+        before = ["Earlier episodes:", *lines] if lines else []
+        before += ["This episode:", recent] if recent else []
+        return "\n".join([*before, "Now:", observation_text]) if before else observation_text
+
     def baselines(self) -> dict[str, float]:
         """Mean episode returns of policies known for this environment, such as 'random' and 'optimal'."""
         return {}
-
-
-def _check_pattern(name: str, pattern: Any) -> None:
-    if not isinstance(pattern, str):
-        raise TypeError(f"{name}.pattern is {pattern!r}: make it a regular expression in a string")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise TypeError(f"{name}.pattern is {pattern!r}, which is no regular expression: {error}") from error

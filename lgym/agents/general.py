@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any
@@ -12,7 +11,7 @@ import gymnasium
 from lgym.agents.actions import SpokenActions, spoken
 from lgym.agents.base import Fallback, TextAgent
 from lgym.agents.describe import ObservationWords
-from lgym.agents.parsing import read_action
+from lgym.agents.parsing import pattern_fault, read_action
 from lgym.types import ParsedAction
 
 
@@ -51,8 +50,8 @@ class GeneralAgent(TextAgent):
         """
         if max_candidates < 1:
             raise ValueError(f"max_candidates is {max_candidates}; it must be 1 or more.")
-        if pattern is not None:
-            _require_pattern(pattern)
+        if pattern is not None and (fault := pattern_fault(pattern)) is not None:
+            raise ValueError(f"pattern is {pattern!r}: {fault}.")
         self.task, self.names, self.decimals, self.units = task, names, decimals, units
         self.action_mask, self.max_candidates = action_mask, max_candidates
         self.pattern, self.fallback = pattern, fallback
@@ -115,10 +114,3 @@ class GeneralAgent(TextAgent):
         if self._spoken is None:
             raise ValueError("GeneralAgent does not know its environment yet: call its bind(env) first.")
         return self._spoken
-
-
-def _require_pattern(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"pattern is {pattern!r}, which is no regular expression: {error}") from error

@@ -78,6 +78,17 @@ def _last_having(value: Any, key: str) -> dict[str, Any] | None:
     return None
 
 
+def pattern_fault(pattern: Any) -> str | None:
+    """Why this is no regular expression to read with; `None` where it is one."""
+    if not isinstance(pattern, str):
+        return "make it a regular expression in a string"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"that is no regular expression, {error}"
+    return None
+
+
 def last_match(text: str, pattern: str) -> str | None:
     """What a regular expression says of the last `PATTERN_LENGTH` characters: of its last match the group named action,
     else the first group, else the whole. Matches in which that is empty or took no part do not count."""

@@ -11,6 +11,7 @@ import lightning as L
 
 from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
+from lgym.terminal import say
 
 
 class RunSummary(L.Callback):
@@ -53,10 +54,6 @@ class RunSummary(L.Callback):
         say(results_table(trainer, "test"))
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stdout, flush=True)
-
-
 def results_table(trainer: L.Trainer, stage: str) -> str:
     """The evaluated policy, and what the agent knows of other policies in its environment."""
     metrics = trainer.callback_metrics
@@ -73,7 +70,7 @@ def results_table(trainer: L.Trainer, stage: str) -> str:
             rows.append((f"this policy, {mode}, exact", f"{float(metrics[f'blackjack/value_{mode}']):+.4f}", agreement))
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, RolloutDataModule):
-        rows += [(name, f"{value:+.4f}", "") for name, value in data.agent.baselines().items()]
+        rows += [(name, f"{value:+.4f}", "") for name, value in data.agent_of("validate").baselines().items()]
     if not rows:
         return "No evaluation was run: set trainer.limit_val_batches above 0, or run `lgym validate`."
     width = max(len(name) for name, _, _ in rows)

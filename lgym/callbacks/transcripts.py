@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lgym.callbacks.summary import say
+from lgym.terminal import say
 from lgym.types import Episode
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,20 @@ def check(
         with_model(checkup.model)
     show_findings(checkup.findings)
     if path is not None:
-        record = {"findings": [finding._asdict() for finding in checkup.findings], **checkup.record}
-        Path(path).write_text(json.dumps(record, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        record = plain({"findings": [finding._asdict() for finding in checkup.findings], **checkup.record})
+        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+        Path(path).write_text(text + "\n", encoding="utf-8")
         say(f"The same as data: {path}")
     return checkup.findings
+
+
+def plain(record: Any) -> Any:
+    """The same with null for numbers that JSON cannot write, such as the interval of a single episode."""
+    if isinstance(record, Mapping):
+        return {name: plain(value) for name, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [plain(value) for value in record]
+    return None if isinstance(record, float) and not math.isfinite(record) else record
 
 
 class Checkup:
@@ -83,14 +94,14 @@ class Checkup:
         """The environment, its agent and its seed."""
         data = self.data
         self.random = play_at_random(
-            data._make_env,
+            data.make_env,
             data.agent,
             history=data.history,
             episodes=max(episodes, data.episodes_per_rollout or 0),
             turns=data.turns_per_rollout or 0,
             seed=data.seed,
         )
-        fault = seed_fault(data._make_env, data.agent, range(data.seed, data.seed + SEEDS))
+        fault = seed_fault(data.make_env, data.agent, range(data.seed, data.seed + SEEDS))
         self.findings += world_findings(data, self.random, fault)
         show_world(data, self.random, fault)
         self.record |= {"env": data.env, "agent": type(data.agent).__name__, "seed_honoured": fault is None}
@@ -100,7 +111,7 @@ class Checkup:
         data, module = self.data, self.module
         module.setup("fit")  # what a run would refuse, this does
         data.setup("fit")
-        builder = ContextBuilder(module.tokenizer, data.agent.system_prompt, module.context_length)
+        builder = data.context_builder("fit")
         try_questions(builder, self.random, chooses=module.chooses)
         if not module.speaks and self._history(builder, [self.random.longest]):
             say("  No rollout is tried until this is mended.")

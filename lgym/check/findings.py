@@ -66,6 +66,16 @@ def parse_finding(rate: float, replies: Sequence[str], *, imitates: bool) -> Fin
     )
 
 
+def prompt_finding(tokens: int, limit: int) -> Finding:
+    """A prompt that is too long by itself."""
+    return Finding(
+        True,
+        f"A prompt without any earlier turn has {tokens} tokens, and the model's context leaves {limit}, so that no "
+        "data.history fits. Shorten the system prompt or what the agent's format_observation says, or choose a model with a "
+        "longer context.",
+    )
+
+
 def history_finding(shown: int, wanted: object, tokens: int, limit: int, share: float) -> Finding:
     """Prompts that are shortened, of a history of which `shown` turns fit."""
     return Finding(

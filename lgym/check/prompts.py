@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lgym.batch import Rollout
-from lgym.check.findings import Finding, history_finding
+from lgym.check.findings import Finding, history_finding, prompt_finding
 from lgym.check.world import RandomPlay
 from lgym.data.chat import ContextBuilder
 from lgym.models.packing import common_prefix_length
@@ -76,23 +76,33 @@ def history_fits(
     worst: tuple[int, int] | None = None
     for episode in episodes:
         turns += len(episode)
-        reach = len(episode) if history == "full" else min(len(episode), history + 1)
-
-        def too_long(t: int, episode: Sequence[tuple[str, str]] = episode, reach: int = reach) -> bool:
-            return _length(builder, episode[max(0, t + 1 - reach) : t + 1]) > limit
-
-        first = bisect_left(range(reach), True, key=too_long)  # prompts grow until the window is full
-        over = [t for t in range(reach, len(episode)) if too_long(t)]
-        shortened += reach - first + len(over)
-        if first < reach and (worst is None or first < worst[0]):
-            worst = (first, _length(builder, episode[: first + 1]))
-        elif worst is None and over:
-            t = over[0]
-            fits = next(n for n in range(reach - 1, 0, -1) if _length(builder, episode[t + 1 - n : t + 1]) <= limit)
-            worst = (fits, _length(builder, episode[t - fits : t + 1]))
+        over = _too_long(builder, episode, len(episode) if history == "full" else min(len(episode), history + 1), limit)
+        shortened += len(over)
+        if over:
+            shown = episode[: over[0] + 1]
+            fit = _fitting(builder, shown, limit)
+            if worst is None or fit < worst[0]:
+                worst = (fit, _length(builder, shown[-fit - 1 :]))
     if worst is None:
         return None
+    if worst[0] == 0:
+        return prompt_finding(worst[1], limit)
     return history_finding(worst[0] - 1, history, worst[1], limit, shortened / turns)
+
+
+def _too_long(builder: ContextBuilder, episode: Sequence[tuple[str, str]], reach: int, limit: int) -> list[int]:
+    """The turns whose prompts, of so many turns with their own, are over the limit."""
+
+    def over(t: int) -> bool:
+        return _length(builder, episode[max(0, t + 1 - reach) : t + 1]) > limit
+
+    first = bisect_left(range(reach), True, key=over)  # prompts grow until the window is full
+    return [*range(first, reach), *filter(over, range(reach, len(episode)))]
+
+
+def _fitting(builder: ContextBuilder, turns: Sequence[tuple[str, str]], limit: int) -> int:
+    """How many of the last turns fit into one prompt."""
+    return bisect_left(range(1, len(turns) + 1), True, key=lambda n: _length(builder, turns[-n:]) > limit)
 
 
 def _length(builder: ContextBuilder, turns: Sequence[tuple[str, str]]) -> int:

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from lgym.agents.base import TextAgent
-from lgym.data.questions import action_of, candidates_of
+from lgym.data.questions import action_of, offered
 
 SECONDS = 4.0  # of random play at most
 SAME_TURNS = 20  # played with either of two environments
@@ -139,8 +139,7 @@ def _episode(
 
 def ask(agent: TextAgent, observation: Any, info: Any) -> Question:
     """What the agent makes of an observation; no candidates where it offers none."""
-    offered = agent.candidates(observation, info) is not None
-    return agent.format_observation(observation), candidates_of(agent, observation, info) if offered else ()
+    return agent.format_observation(observation), offered(agent, observation, info) or ()
 
 
 def answer_at_random(env: gymnasium.Env, agent: TextAgent, question: Question, rng: np.random.Generator) -> tuple[Any, str]:

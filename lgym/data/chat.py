@@ -10,8 +10,9 @@ from jinja2 import TemplateError
 from lgym.batch import Context
 from lgym.types import Message
 
-CACHED_CONTEXTS = 100_000
-"""Contexts kept by a builder. Beyond it forgets them all and starts anew; nothing but time is lost."""
+CACHED_TOKENS = 10_000_000
+"""Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew; nothing but time
+is lost."""
 
 
 class ContextBuilder:
@@ -26,6 +27,7 @@ class ContextBuilder:
         self._system_prompt = system_prompt
         self._context_length = context_length
         self._contexts: dict[tuple[Any, tuple[str, ...]], Context] = {}
+        self._tokens = 0  # in them
         self._takes_system_role = self._renders(self._messages((), "", system_role=True))
 
     def context(self, observation_text: str, candidates: Sequence[str]) -> Context:
@@ -84,9 +86,12 @@ class ContextBuilder:
         return context
 
     def _remember(self, key: tuple[Any, tuple[str, ...]], context: Context) -> None:
-        if len(self._contexts) >= CACHED_CONTEXTS:
+        size = len(context.prompt_ids) + sum(map(len, context.candidate_ids))
+        if self._tokens + size > CACHED_TOKENS:
             self._contexts.clear()
+            self._tokens = 0
         self._contexts[key] = context
+        self._tokens += size
 
     def _messages(self, turns: Sequence[tuple[str, str]], observation_text: str, *, system_role: bool) -> list[Message]:
         observations = [*(observation for observation, _ in turns), observation_text]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from lgym.agents import GeneralAgent, TextAgent
-from lgym.data.questions import action_of, candidates_of
+from lgym.data.questions import action_of, offered
 from lgym.types import ParsedAction
+
+if TYPE_CHECKING:
+    from lgym.data.datamodule import RolloutDataModule
 
 
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
@@ -35,9 +38,8 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
         text = agent.format_observation(observation)
         if not isinstance(text, str):
             raise ValueError(f"{name}.format_observation returned {text!r}; it must return text.")
-        if agent.candidates(observation, info) is None:
-            return False
-        for candidate in candidates_of(agent, observation, info):
+        candidates = offered(agent, observation, info)
+        for candidate in candidates or ():
             action = action_of(agent, candidate)
             if not env.action_space.contains(action):
                 raise ValueError(
@@ -46,7 +48,7 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
                 )
     finally:
         env.close()
-    return True
+    return candidates is not None
 
 
 def no_candidates(agent: TextAgent) -> ValueError:
@@ -57,6 +59,23 @@ def no_candidates(agent: TextAgent) -> ValueError:
         "attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
         "model.policy.class_path: lgym.policies.GenerationPolicy."
     )
+
+
+def require_sound(data: RolloutDataModule) -> None:
+    """Looks at a data module's settings. Raises `ValueError` for those that cannot be, or do not go together."""
+    require_positive(
+        num_envs=data.num_envs,
+        update_epochs=data.update_epochs,
+        minibatch_size=data.minibatch_size,
+        imitation_size=data.imitation_size,
+        group_size=data.group_size,
+        eval_episodes=data.eval_episodes,
+    )
+    require_one_amount(data.episodes_per_rollout, data.turns_per_rollout, data.num_envs)
+    require_whole_groups(data.group_size, data.episodes_per_rollout)
+    require_history(data.history)
+    require_seconds(worker_timeout=data.worker_timeout)
+    require_replayable(data.replay, data.episodes_per_rollout, data.history)
 
 
 def require_history(history: Any) -> None:

@@ -14,10 +14,14 @@ from lgym.data.recorder import Recorder
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.envs.workers import WorkerLostError
+from lgym.memory import PlayedTurn
 from lgym.types import Episode
 
 Progress = Callable[[int, int], None]
 """Told how many episodes (or turns) have been played, and of how many."""
+
+Remember = Callable[[list[list[PlayedTurn]]], None]
+"""Given the turns of every episode that ended in a rollout, in the order of their numbers, when the rollout ends."""
 
 
 @dataclass
@@ -41,18 +45,28 @@ class Collector:
     workers play at the same time: all are sent what they have to do before any is waited for.
     """
 
-    def __init__(self, slots: Sequence[Slot], first_seed: int, kept_transcripts: int = 0, group_size: int = 1) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        first_seed: int,
+        kept_transcripts: int = 0,
+        group_size: int = 1,
+        remember: Remember | None = None,
+    ) -> None:
         """
         Args:
             slots: the environments.
             first_seed: reset seed of the first episode.
             kept_transcripts: of how many episodes a rollout to keep the text.
             group_size: how many episodes in a row start from the same seed.
+            remember: what keeps a rollout's episodes in mind; `None` forgets them.
         """
         self._group_size = group_size
         self._slots = list(slots)
         self._first_seed = first_seed
         self._kept_transcripts = kept_transcripts
+        self._remember = remember
+        self._ended: dict[int, list[PlayedTurn]] = {}  # this rollout's episodes
         self._transcripts_wanted = 0
         self._episodes_started = 0
         self.ledger = Ledger()
@@ -76,10 +90,11 @@ class Collector:
             turns: turns to play over all environments, a multiple of their number; episodes go on in the next rollout.
             progress: called after every step of the environments.
         """
-        table = ReplyTable(policy) if policy.speaks else ContextTable(policy)
+        going_on = any(slot.history != 0 for slot in self._slots)
+        table = ReplyTable(policy, going_on=going_on) if policy.speaks else ContextTable(policy)
         recorder = Recorder(table, len(self._slots))
         last_episode = None if episodes is None else self._episodes_started + episodes
-        self.transcripts = []
+        self.transcripts, self._ended = [], {}
         self._transcripts_wanted = self._kept_transcripts
         for slot in self._slots:
             slot.transcript = None
@@ -95,7 +110,10 @@ class Collector:
                 progress(recorder.turns, turns or 0)
             else:
                 progress(len(recorder.episode_returns), episodes)
-        return recorder.rollout()
+        rollout = recorder.rollout()
+        if self._remember is not None:
+            self._remember([self._ended[number] for number in sorted(self._ended)])
+        return rollout
 
     def _step(
         self, playing: list[int], recorder: Recorder, rng: np.random.Generator | None, last_episode: int | None
@@ -121,6 +139,8 @@ class Collector:
             if not slot.live:
                 recorder.finish(slot.episode_return, len(slot.answers))
                 self.ledger.finished += 1
+                if self._remember is not None:
+                    self._ended[slot.number] = slot.turns
                 self._start(slot, last_episode)
         recorder.add(turns)
         self._settle(recorder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,16 @@ from lgym.data import checks
 from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
 from lgym.data.conversation import History
-from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader
+from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
 from lgym.data.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.imitation import Imitation, load_demonstrations
 from lgym.data.questions import candidates_of
+from lgym.data.recall import Recall, summary
 from lgym.data.replay import BestEpisodes
 from lgym.data.slot import Slot
-from lgym.envs.make import EnvWrapper, make_env
+from lgym.envs.make import EnvWrapper, make_env, portable
 from lgym.envs.workers import worker_envs
+from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.types import Episode, Learner
 
 STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
@@ -51,6 +54,8 @@ class RolloutDataModule(L.LightningDataModule):
         minibatch_size: int = 32,
         group_size: int = 1,
         history: History = 0,
+        working_memory: WorkingMemory | None = None,
+        episodic_memory: EpisodicMemory | None = None,
         demonstrations: list[DemonstrationSource] | None = None,
         replay: BestEpisodes | None = None,
         imitation_size: int = 32,
@@ -81,70 +86,80 @@ class RolloutDataModule(L.LightningDataModule):
                 compare. A divisor of episodes_per_rollout.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
                 the model's context is left out, the oldest first.
+            working_memory: shows the last turns of the episode above each observation, as the agent's `summarise` and
+                `recall` word them: lgym.memory.WorkingMemory.
+            episodic_memory: stores what happened in training's episodes, and shows what was like the observation:
+                lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing.
             demonstrations: turns to imitate, by class_path: lgym.data.JsonLines, lgym.data.Expert. They count as the model's
-                `sft_coef` says, and are asked without history.
-            replay: imitates the run's own best episodes too: lgym.data.BestEpisodes; needs episodes_per_rollout.
+                `sft_coef` says, and are asked without history and without memories.
+            replay: imitates the run's own best episodes too, with the memories that they were shown: lgym.data.BestEpisodes;
+                needs episodes_per_rollout.
             imitation_size: turns to imitate beside each minibatch.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
             transcripts_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
             seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
         """
         super().__init__()
-        checks.require_positive(
-            num_envs=num_envs,
-            update_epochs=update_epochs,
-            minibatch_size=minibatch_size,
-            imitation_size=imitation_size,
-            group_size=group_size,
-            eval_episodes=eval_episodes,
-        )
-        checks.require_one_amount(episodes_per_rollout, turns_per_rollout, num_envs)
-        checks.require_whole_groups(group_size, episodes_per_rollout)
-        checks.require_history(history)
-        checks.require_seconds(worker_timeout=worker_timeout)
         self.history: History = history
+        self.working_memory, self.episodic_memory = working_memory, episodic_memory
         self.demonstrations, self.replay, self.imitation_size = demonstrations or [], replay, imitation_size
-        checks.require_replayable(replay, episodes_per_rollout, history)
         self.group_size = group_size
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
         self.eval_env_kwargs = eval_env_kwargs
-        self.wrappers = wrappers or []
+        self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
         self.agent = GeneralAgent() if agent is None else agent
+        self.eval_agent = deepcopy(self.agent) if eval_env_kwargs else self.agent
         self.num_envs, self.workers, self.worker_timeout = num_envs, workers, worker_timeout
         self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
-        self.eval_episodes = eval_episodes
-        self.transcripts_per_rollout = transcripts_per_rollout
+        self.eval_episodes, self.transcripts_per_rollout = eval_episodes, transcripts_per_rollout
         self.seed = seed
+        checks.require_sound(self)
         self._rng = np.random.default_rng(self._stream("fit"))
         self._collector: Collector | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
-        self._builder: ContextBuilder | None = None
-        first = self._make_env()
-        self.agent.bind(first)
-        self._offers_candidates = checks.offers_candidates(self.agent, first, seed)
+        self._builders: dict[int, ContextBuilder] = {}  # by the agent's identity
+        offered = self._bind("fit"), not eval_env_kwargs or self._bind("validate")
+        self._offers_candidates = all(offered)
+
+    def _bind(self, stage: str) -> bool:
+        """Shows the stage's agent its environment; whether it offers candidates there."""
+        agent, first = self.agent_of(stage), self.env_maker(stage)()
+        agent.bind(first)
+        return checks.offers_candidates(agent, first, self.seed)
 
     def setup(self, stage: str) -> None:
         """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
         if not self._learner.chooses:
-            checks.check_speaking(self.agent, self._make_env())
+            checks.check_speaking(self.agent, self.make_env())
         elif not self._offers_candidates:
             raise checks.no_candidates(self.agent)
+        self.recall().try_out()
         if stage == "fit":
             given = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
             checks.require_imitation(given, self._learner.imitates)
-            self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self._make_env)
+            self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self.make_env)
 
-    def _make_env(self) -> gymnasium.Env:
-        return self._env_maker("fit")()
+    def make_env(self) -> gymnasium.Env:
+        """An environment as training plays it."""
+        return self.env_maker("fit")()
 
-    def _env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
+    def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
+        """Makes an environment as a stage plays it: fit, validate, test or predict."""
         evaluated = (self.eval_env_kwargs or {}) if stage != "fit" else {}
         kwargs = {**(self.env_kwargs or {}), **evaluated}
         return partial(make_env, self.env, kwargs, self.max_episode_steps, self.wrappers)
+
+    def agent_of(self, stage: str) -> TextAgent:
+        """The words of the environment as that stage plays it."""
+        return self.agent if stage == "fit" else self.eval_agent
+
+    def recall(self, stage: str = "fit") -> Recall:
+        """The memories as one environment's agent reads them."""
+        return Recall(self.agent_of(stage), self.working_memory, self.episodic_memory)
 
     def _imitation(self) -> Imitation | None:
         if not self.demonstrations and self.replay is None:
@@ -152,7 +167,7 @@ class RolloutDataModule(L.LightningDataModule):
         with self._learner.acting() as policy:
             return Imitation(
                 self.agent,
-                self._context_builder(),
+                self.context_builder("fit"),
                 policy.demonstrated,
                 self._demonstrated,
                 self.replay,
@@ -166,11 +181,11 @@ class RolloutDataModule(L.LightningDataModule):
         return self._collector.transcripts if self._collector is not None else ()
 
     def contexts(self, observations: Iterable[Any]) -> list[Context]:
-        """What the policy would be asked at each of these observations."""
-        builder = self._context_builder()
+        """What the policy would be asked at each of these observations, if it came first in an episode."""
+        builder, recall = self.context_builder("fit"), self.recall()
         return [
-            builder.context(self.agent.format_observation(observation), candidates_of(self.agent, observation, {}))
-            for observation in observations
+            builder.context(recall.read(self.agent.format_observation(seen)), candidates_of(self.agent, seen, {}))
+            for seen in observations
         ]
 
     def train_dataloader(self) -> DataLoader:
@@ -186,50 +201,39 @@ class RolloutDataModule(L.LightningDataModule):
             minibatch_size=self.minibatch_size,
             progress=self._progress,
             imitation=self._imitation(),
-            warm_up_episodes=self._warm_up_episodes,
+            warm_up_episodes=warm_up_episodes(self.num_envs, self.group_size, self.episodes_per_rollout),
             rollouts=self._rollouts_before,
         )
         return loader(self._dataset)
 
-    @property
-    def _warm_up_episodes(self) -> int | None:
-        """One in each environment, in whole groups."""
-        if self.episodes_per_rollout is None:
-            return None
-        groups = -(-self.num_envs // self.group_size)
-        return min(groups * self.group_size, self.episodes_per_rollout)
-
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return self._evaluation("validate")
+        return [self._evaluation("validate", seed) for seed in (None, self._stream("validate"))]
 
     def test_dataloader(self) -> list[DataLoader]:
         """As `val_dataloader`, with other episodes."""
-        return self._evaluation("test")
+        return [self._evaluation("test", seed) for seed in (None, self._stream("test"))]
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
-        dataset = EvaluationDataset(
-            self._learner,
-            lambda: self._make_collector("predict", self.eval_episodes),
-            seed=self._stream("predict"),
-            episodes=self.eval_episodes,
-            progress=self._progress,
-            outcome=lambda collector, rollout: collector.transcripts,
-        )
-        return loader(dataset)
+        seed = self._stream("predict")
+        return self._evaluation("predict", seed, self.eval_episodes, lambda collector, rollout: collector.transcripts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Random state and every environment's position; plain numbers and texts."""
+        """Random state, every environment's position and what is remembered; plain numbers and texts."""
         if self._collector is None:
             return {}
         replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         state = {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict(), "rollouts": played}
-        return {**state, **replay}
+        memory = {} if self.episodic_memory is None else {"episodic_memory": self.episodic_memory.state_dict()}
+        return {**state, **replay, **memory}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what is remembered, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
+        if self.episodic_memory is not None and "episodic_memory" in state_dict:
+            self.episodic_memory.load_state_dict(state_dict["episodic_memory"])
 
     def teardown(self, stage: str) -> None:
         if self._collector is not None and stage == "fit":
@@ -266,32 +270,31 @@ class RolloutDataModule(L.LightningDataModule):
                     self.replay.load_state_dict(self._restored["replay"])
         return self._collector
 
-    def _context_builder(self) -> ContextBuilder:
+    def context_builder(self, stage: str) -> ContextBuilder:
         """Made when first needed: the tokenizer comes with the model."""
-        if self._builder is None:
-            learner = self._learner
-            self._builder = ContextBuilder(learner.tokenizer, self.agent.system_prompt, learner.context_length)
-        return self._builder
+        agent, learner = self.agent_of(stage), self._learner
+        if id(agent) not in self._builders:
+            self._builders[id(agent)] = ContextBuilder(learner.tokenizer, agent.system_prompt, learner.context_length)
+        return self._builders[id(agent)]
 
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
-        builder = self._context_builder()
+        agent, builder = self.agent_of(stage), self.context_builder(stage)
         count = self.num_envs if stage == "fit" else min(self.num_envs, self.eval_episodes)
-        make = self._env_maker(stage)
+        make = self.env_maker(stage)
         envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
-        slots = [Slot(env, self.agent, builder, chooses=self._learner.chooses, history=self.history) for env in envs]
-        group_size = self.group_size if stage == "fit" else 1
-        return Collector(slots, self._stream(stage), kept_transcripts=kept_transcripts, group_size=group_size)
+        chooses, history, fit = self._learner.chooses, self.history, stage == "fit"
+        slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
+        memory = self.episodic_memory if fit else None
+        remember = None if memory is None else partial(memory.store, summarise=partial(summary, self.agent))
+        return Collector(slots, self._stream(stage), kept_transcripts, self.group_size if fit else 1, remember)
 
-    def _evaluation(self, stage: str) -> list[DataLoader]:
-        return [
-            loader(
-                EvaluationDataset(
-                    self._learner,
-                    lambda: self._make_collector(stage, 0),
-                    seed=seed,
-                    episodes=self.eval_episodes,
-                    progress=self._progress,
-                )
-            )
-            for seed in (None, self._stream(stage))
-        ]
+    def _evaluation(self, stage: str, seed: int | None, kept_transcripts: int = 0, outcome: Any = None) -> DataLoader:
+        dataset = EvaluationDataset(
+            self._learner,
+            lambda: self._make_collector(stage, kept_transcripts),
+            seed=seed,
+            episodes=self.eval_episodes,
+            progress=self._progress,
+            outcome=outcome,
+        )
+        return loader(dataset)

@@ -17,7 +17,8 @@ from lgym.types import Learner
 
 
 class RolloutDataset(IterableDataset):
-    """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches.
+    """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches; while only
+    demonstrations are learned, K passes over these.
 
     It has no length, since the number of distinct prompts is known only when it has been played.
     """
@@ -48,7 +49,7 @@ class RolloutDataset(IterableDataset):
             minibatch_size: as the batch counts it.
             progress: told how far the playing is.
             imitation: turns to imitate beside each minibatch.
-            warm_up_episodes: to play in a rollout from which only demonstrations are learned; `None` plays as in others.
+            warm_up_episodes: to play in place of `episodes` where only demonstrations are learned: to see how it gets on.
             rollouts: how many were played before.
         """
         self.learner = learner
@@ -64,22 +65,26 @@ class RolloutDataset(IterableDataset):
         self.rollouts = rollouts
 
     def __iter__(self) -> Iterator[InFlight]:
-        rollout = self._play()
+        demonstrated = self.imitation is not None and self.imitation.always
+        warming_up = demonstrated and self.rollouts < self.learner.sft_rollouts
+        rollout = self._play(self.warm_up_episodes if warming_up and self.episodes is not None else self.episodes)
         self.rollouts += 1
         if self.imitation is not None:
             self.imitation.played(rollout)
         batch = self.learner.prepare(rollout)
+        if warming_up and self.imitation is not None:
+            carrier = next(batch.minibatches(self.minibatch_size, range(len(batch.bundles))))  # nothing is learned from it
+            for _ in range(self.update_epochs):
+                for turns in self.imitation.demonstrations(self.rng):
+                    yield InFlight(replace(carrier, imitated=turns))
+            return
         for _ in range(self.update_epochs):
             order = self.rng.permutation(len(batch.bundles)).tolist()
             for minibatch in batch.minibatches(self.minibatch_size, order):
                 imitated = None if self.imitation is None else self.imitation.draw(self.rng)
                 yield InFlight(replace(minibatch, imitated=imitated))
 
-    def _play(self) -> Rollout:
-        episodes = self.episodes
-        demonstrated = self.imitation is not None and self.imitation.always
-        if demonstrated and self.rollouts < self.learner.sft_rollouts and self.warm_up_episodes is not None:
-            episodes = self.warm_up_episodes  # to see how it plays, no more
+    def _play(self, episodes: int | None) -> Rollout:
         with self.learner.acting() as policy:
             return self.collector.play(policy, self.rng, episodes=episodes, turns=self.turns, progress=self.progress)
 
@@ -125,6 +130,15 @@ class EvaluationDataset(IterableDataset):
             yield InFlight(self.outcome(collector, rollout))
         else:
             yield InFlight(EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths))
+
+
+def warm_up_episodes(num_envs: int, group_size: int, episodes_per_rollout: int | None) -> int | None:
+    """One in each environment, of 256 at most, in whole groups, and no more than a rollout has; `None` where that is counted
+    in turns."""
+    if episodes_per_rollout is None:
+        return None
+    groups = -(-min(num_envs, 256) // group_size)
+    return min(groups * group_size, episodes_per_rollout)
 
 
 def loader(dataset: IterableDataset) -> DataLoader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -56,6 +56,12 @@ class Imitation:
     def always(self) -> bool:
         """Whether there are demonstrations, whatever is played."""
         return bool(self._always)
+
+    def demonstrations(self, rng: np.random.Generator) -> Iterator[ReplyBatch]:
+        """One shuffled pass over the demonstrations."""
+        order = rng.permutation(len(self._always)).tolist()
+        for start in range(0, len(order), self._size):
+            yield _batch([self._always[i] for i in order[start : start + self._size]])
 
     def draw(self, rng: np.random.Generator) -> ReplyBatch | None:
         """Some turns; `None` while there are none."""

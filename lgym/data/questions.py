@@ -15,19 +15,33 @@ def candidates_of(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -
     Raises:
         ValueError: if there are none, or one of them is twice in the list.
     """
+    candidates = offered(agent, observation, info)
+    if candidates is None:
+        raise _none(agent, observation)
+    return candidates
+
+
+def offered(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """As `candidates_of`; `None` where the agent leaves the model to speak freely."""
     name = type(agent).__name__
     candidates = agent.candidates(observation, info)
-    if candidates is None or len(candidates) == 0:
-        raise ValueError(
-            f"{name} offers no candidates for the observation {observation!r}, and the candidate policy chooses between "
-            "candidates. Set its class attribute `actions`, or return them from `candidates(observation, info)`."
-        )
+    if candidates is None:
+        return None
+    if len(candidates) == 0:
+        raise _none(agent, observation)
     if isinstance(candidates, str):
         raise ValueError(f"{name}.candidates returned the text {candidates!r}; it must return a list of texts.")
     if len(set(candidates)) < len(candidates):
         repeated = sorted(text for text, count in Counter(candidates).items() if count > 1)
         raise ValueError(f"{name} offers the candidates {repeated} more than once for the observation {observation!r}.")
     return tuple(candidates)
+
+
+def _none(agent: TextAgent, observation: Any) -> ValueError:
+    return ValueError(
+        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate policy chooses "
+        "between candidates. Set its class attribute `actions`, or return them from `candidates(observation, info)`."
+    )
 
 
 def action_of(agent: TextAgent, text: str) -> Any:

@@ -12,6 +12,7 @@ from lgym.batch import Context
 from lgym.data.chat import ContextBuilder
 from lgym.data.conversation import Conversation, History
 from lgym.data.questions import action_of, candidates_of
+from lgym.data.recall import Recall
 from lgym.envs.workers import (
     BrokenEnvironmentError,
     LocalEnv,
@@ -20,6 +21,7 @@ from lgym.envs.workers import (
     WorkerLostError,
     what_was_raised,
 )
+from lgym.memory import PlayedTurn
 from lgym.types import Episode, Said, Turn
 
 LOSSES = 3
@@ -38,6 +40,7 @@ class Slot:
         *,
         chooses: bool = True,
         history: History = 0,
+        recall: Recall | None = None,
     ) -> None:
         """
         Args:
@@ -46,13 +49,16 @@ class Slot:
             builder: makes prompts of them.
             chooses: whether answers are candidates of the agent's; otherwise they are free text, and some name no action.
             history: how many earlier turns of the episode a prompt shows.
+            recall: what memories add to the observations; `None` adds nothing.
         """
         self._env = env if isinstance(env, WorkerEnv) else LocalEnv(env)
         self._agent = agent
         self._builder = builder
         self._chooses = chooses
-        self._history: History = history
+        self.history: History = history
         self._conversation = Conversation(builder, history)
+        self._recall = recall or Recall(agent)
+        self._observed = ""  # the observation in hand, without what memories add
         self._action: Any = None  # the last one
         self._unread = 0  # answers in a row that named no action
         self._unstepped: tuple[float, bool, bool] | None = None  # what a turn came to that the environment never saw
@@ -124,8 +130,12 @@ class Slot:
         """
         if self._unstepped is not None:
             reward, terminated, truncated = self._unstepped
+            self._played(reward)
+            if not terminated:
+                self._ask(self._observed, ())
         else:
             observation, reward, terminated, truncated, info = self._receive()
+            self._played(reward)
             if not terminated:
                 self._observe(observation, info)
         self.episode_return += float(reward)
@@ -137,7 +147,8 @@ class Slot:
         self.number = number
         self.seed = seed
         self.answers = []
-        self._conversation = Conversation(self._builder, self._history)
+        self._conversation = Conversation(self._builder, self.history)
+        self._recall.begin()
         self.episode_return = 0.0
         self.starting, self.live = True, False
         self.transcript = Episode(seed, self._agent.system_prompt) if keep_transcript else None
@@ -155,7 +166,6 @@ class Slot:
         if parsed.ok:
             self._action = parsed.action
         elif agent.fallback == "penalize":
-            self._ask(self.context.observation_text, ())
             return agent.penalty, False, self._unread >= agent.patience
         elif agent.fallback == "end_episode":
             return agent.penalty, True, False
@@ -199,6 +209,11 @@ class Slot:
         turn = f"in turn {len(self.answers)}, action {self._action!r}," if self.answers else "at the start"
         return f"{turn} of the episode with reset seed {self.seed}"
 
+    @property
+    def turns(self) -> list[PlayedTurn]:
+        """Those of the episode so far; another list than that of the next episode."""
+        return self._recall.turns
+
     def record(self, turn: Turn, terminated: bool, truncated: bool) -> None:
         """Adds a turn to the transcript, if this episode has one."""
         if self.transcript is not None:
@@ -213,30 +228,43 @@ class Slot:
             "number": self.number,
             "seed": self.seed,
             "answers": [(said.answer, said.text, list(said.ids), said.ended) for said in self.answers],
-            "observation_text": self.context.observation_text,
+            "observation_text": self._observed,
+            **self._recall.state_dict(self.history),
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Plays the recorded answers again from the recorded seed.
+        """Plays the recorded answers again from the recorded seed; from the first once more, if that loses a worker.
 
         Raises:
+            BrokenEnvironmentError: if it loses too many.
             ValueError: if that does not lead back to the same observation.
         """
         self.live = False
         if state is None:
             return
-        self.reset(state["seed"], number=state.get("number", 0))
-        for answer, text, ids, ended in state["answers"]:
-            if not self.live:
+        self.start(state["seed"], number=state.get("number", 0))
+        while True:
+            try:
+                self._replay(state)
                 break
-            self.step(Said(answer, text, tuple(ids), ended))
-        if not self.live or self.context.observation_text != state["observation_text"]:
+            except WorkerLostError as lost:
+                self.restart(lost)
+        if not self.live or self._observed != state["observation_text"]:
             raise ValueError(
                 f"The environment {self._env.name} does not come back to where it stood when reset with seed "
                 f"{state['seed']} and played the same {len(state['answers'])} answers: it was at "
                 f"{state['observation_text']!r}. It does not honour its seed, so a run that stops in mid-episode cannot "
                 "be resumed exactly. Set data.episodes_per_rollout instead of data.turns_per_rollout."
             )
+
+    def _replay(self, state: dict[str, Any]) -> None:
+        """From the start of the episode."""
+        self._recall.bring_back(state.get("shown", ()))
+        self.ready()
+        for answer, text, ids, ended in state["answers"]:
+            if not self.live:
+                break
+            self.step(Said(answer, text, tuple(ids), ended))
 
     def close(self) -> None:
         self._env.close()
@@ -246,4 +274,8 @@ class Slot:
         self._ask(text, candidates_of(self._agent, observation, info) if self._chooses else ())
 
     def _ask(self, observation_text: str, candidates: tuple[str, ...]) -> None:
-        self.context = self._conversation.context(observation_text, candidates)
+        self._observed = observation_text
+        self.context = self._conversation.context(self._recall.read(observation_text), candidates)
+
+    def _played(self, reward: float) -> None:
+        self._recall.add(PlayedTurn(self._observed, self.answers[-1].answer, float(reward)))

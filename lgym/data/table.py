@@ -84,8 +84,13 @@ class ContextTable:
 class ReplyTable:
     """The distinct contexts of one rollout, and every reply that a policy that speaks has given; each turn gets its own."""
 
-    def __init__(self, policy: SpeakingPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: SpeakingPolicy, *, going_on: bool = True) -> None:
+        """
+        Args:
+            policy: whom to ask.
+            going_on: whether later prompts go on from what was said to earlier ones.
+        """
+        self._policy, self._going_on = policy, going_on
         self._numbers: dict[Context, int] = {}
         self.contexts: list[Context] = []
         self.replies: list[Reply] = []
@@ -106,7 +111,8 @@ class ReplyTable:
         """A reply to each of the numbered contexts, by number and words: sampled, or without `rng` the likeliest tokens."""
         self._extend()
         seed = None if rng is None else int(rng.integers(2**62))
-        replies, values = self._policy.reply([self.contexts[n] for n in numbers.tolist()], seed)
+        asked = [self.contexts[n] for n in numbers.tolist()]
+        replies, values = self._policy.reply(asked, seed, going_on=self._going_on)
         self.values[numbers] = values.float().numpy()
         choices = np.arange(len(self.replies), len(self.replies) + len(replies))
         self.replies += replies

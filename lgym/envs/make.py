@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -48,6 +49,14 @@ def make_env(
     for number, wrapper in enumerate(wrappers, start=1):
         env = _wrapped(env, wrapper, f"Wrapper {number} of {len(wrappers)}")
     return env
+
+
+def portable(wrapper: EnvWrapper) -> EnvWrapper:
+    """A wrapper that a YAML names, as its class and its settings alone, which a worker process can be sent: what
+    jsonargparse makes of it holds the whole command line, and with it torch and every process of the run."""
+    if isinstance(wrapper, partial) and wrapper.args and str(wrapper.func.__module__).startswith("jsonargparse."):
+        return partial(wrapper.args[-1], **wrapper.keywords)
+    return wrapper
 
 
 def _wrapped(env: gymnasium.Env, wrapper: EnvWrapper, which: str) -> gymnasium.Env:

@@ -87,6 +87,9 @@ WITHOUT_MEANING = {
 }
 """Keywords that are warned about, and why they do nothing."""
 
+SAYING_NONE = {"clip_low", "clip_high"}
+"""Keywords to which None means something; of any other it is as good as not given."""
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -94,7 +97,7 @@ class Pace:
 
     Args:
         batch_size: turns after which the episode that ends is learned from, with those before it.
-        mini_batch_size: turns that a gradient is taken over.
+        mini_batch_size: distinct replies that a gradient is taken over, with every turn that gave them.
         gradient_accumulation_steps: gradients that an optimizer step takes together.
         ppo_epochs: passes over a batch.
         max_grad_norm: what the gradient's norm is clipped to.
@@ -124,17 +127,14 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
         ValueError: for a keyword that is not known, or would draw from what the loss does not train.
     """
     values = dict(GENERATION_DEFAULTS)
-    for name, value in _named(given):
+    for name, value in _known("generate_config_dict", given, [*GENERATION, *DRAWN_OTHERWISE]).items():
         if name in GENERATION:
             values[GENERATION[name]] = value
-        elif name in DRAWN_OTHERWISE:
-            if value not in (None, DRAWN_OTHERWISE[name]):
-                raise ValueError(
-                    f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the distribution that "
-                    f"the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
-                )
-        else:
-            _warn_or_refuse("generate_config_dict", name, [*GENERATION, *DRAWN_OTHERWISE])
+        elif value != DRAWN_OTHERWISE[name]:
+            raise ValueError(
+                f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the distribution that "
+                f"the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
+            )
     values["top_k"] = values.get("top_k") or 0
     if values["top_k"] or values.get("top_p", 1.0) < 1.0:
         warnings.warn(
@@ -148,7 +148,7 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
 def read_pace(given: Mapping[str, Any], seed: int | None) -> Pace:
     """The part of a `ppo_config_dict` that is about batches; `seed` goes before its own."""
     names = {field.name for field in fields(Pace)}
-    values = {name: value for name, value in _named(given) if name in names and value is not None}
+    values = {name: value for name, value in _named(given).items() if name in names and value is not None}
     return Pace(**values if seed is None else values | {"seed": seed})
 
 
@@ -160,7 +160,9 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
     """
     values: dict[str, Any] = {}
     loss: dict[str, Any] = {}
-    for name, value in _named(given):
+    pace = [field.name for field in fields(Pace)]
+    said = _known("ppo_config_dict", given, ["learning_rate", "cliprange", *pace, *LEARNING, *LOSS, *OFF])
+    for name, value in said.items():
         if name in LEARNING:
             values[LEARNING[name]] = value
         elif name in LOSS:
@@ -169,20 +171,24 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
             loss |= {"clip_low": value, "clip_high": value}
         elif name == "learning_rate":
             values["optimizer"] = partial(torch.optim.AdamW, lr=value, weight_decay=0.0)
-        elif name in OFF:
-            if value:
-                raise ValueError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
-        elif name not in {field.name for field in fields(Pace)}:
-            _warn_or_refuse(
-                "ppo_config_dict", name, ["learning_rate", "cliprange", *(f.name for f in fields(Pace)), *LEARNING, *LOSS]
-            )
-    if "init_kl_coef" in dict(_named(given)):  # trl takes it from the rewards
+        elif name in OFF and value:
+            raise ValueError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
+    if "init_kl_coef" in said:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
     return TextPPO(llm=llm, policy=policy, loss=TokenLoss(**loss), **values)
 
 
-def _named(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(name.split("/")[-1], value) for name, value in given.items()]
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.split("/")[-1]: value for name, value in given.items()}
+
+
+def _known(where: str, given: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
+    """The keywords that are known and given; the others are warned about or refused."""
+    named = _named(given)
+    for name in named:
+        if name not in known:
+            _warn_or_refuse(where, name, known)
+    return {name: value for name, value in named.items() if name in known and (value is not None or name in SAYING_NONE)}
 
 
 def _estimator(name: str) -> str:

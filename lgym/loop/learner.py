@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
 from lgym.loop.record import PlayedEpisode, PlayedTurn, rollout_of
 from lgym.models import LLMConfig, LoraSettings, adopt
 from lgym.modules import TextPPO
-from lgym.modules.checkpointing import trained_state
+from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
 from lgym.modules.faults import NonFiniteLossError
 from lgym.types import Message, Said
 
@@ -180,6 +181,7 @@ class LoopLearner:
     def state_dict(self) -> dict[str, Any]:
         """What is trained, the optimizer's state and that of chance: tensors, numbers and texts."""
         return {
+            "model": self._model_name,
             "trained": trained_state(self.module, self.module.state_dict()),
             "optimizer": self._optimizer.state_dict(),
             "rng": self._rng.bit_generator.state,
@@ -187,11 +189,30 @@ class LoopLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` returned."""
+        """Puts back what `state_dict` returned, but for the learning rates: those count that the agent was given.
+
+        Raises:
+            ValueError: if it belongs to another model, or to other adapters; nothing is put back.
+        """
+        try:
+            require_fitting(self.module, state["trained"], state["model"], self._model_name)
+        except CheckpointMismatchError as error:
+            raise ValueError(
+                f"This state is of an agent with {state['model']!r} or with other adapters than this one, whose model is "
+                f"{self._model_name!r}. Make the agent with the model and the `lora` that it was saved with."
+            ) from error
         self._weights.close()
         self._weights.enter_context(self.llm.fixed())
-        self.module.load_state_dict(state["trained"], strict=False)
+        self.module.load_state_dict(state["trained"], strict=False)  # what is frozen is not in it
+        rates = [group["lr"] for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(state["optimizer"])
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
         self._rng.bit_generator.state = state["rng"]
         self._episodes, self._seconds = [], 0.0
         self._begin(state["episodes"])
+
+    @property
+    def _model_name(self) -> str:
+        """Without the folders that it lies in, which may be others on another machine."""
+        return Path(self.llm.name).name

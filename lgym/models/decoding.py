@@ -50,6 +50,7 @@ def write_replies(
     over: Over | None = None,
     row_length: int = 64,
     rows_at_once: int = 256,
+    keep: bool = True,
     fixed_shapes: bool | None = None,
 ) -> Written:
     """One reply to each prompt; equal prompts get replies of their own, which may be equal.
@@ -65,6 +66,7 @@ def write_replies(
         over: ends of other kinds, asked after every token.
         row_length: places of a packed row while the prompts are run.
         rows_at_once: distinct beginnings that go on together; bounds memory.
+        keep: whether the past of the replies is wanted.
         fixed_shapes: whether every reply keeps a row of its own; by default on CUDA, unless `over` is asked.
     """
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
@@ -81,12 +83,15 @@ def write_replies(
     if fixed_shapes is None:
         fixed_shapes = llm.device.type == "cuda" and over is None
     if fixed_shapes and isinstance(past, Past):
-        past = past.select(owners.tolist(), max_new_tokens)
-        replies = _write_fixed(llm, past, ends, max_new_tokens, stops, draw)
-        return Written(replies, list(range(len(replies))), ends, past)
-    writing = _Writing(llm, max_new_tokens, stops, draw, over, rows_at_once, [-1] * len(prompts))
+        replies, pasts = [], []
+        for part in owners.split(rows_at_once):
+            own = past.select(part.tolist(), max_new_tokens)
+            replies += _write_fixed(llm, own, hidden[part], max_new_tokens, stops, draw)
+            pasts += [own] if keep else []
+        return Written(replies, list(range(len(replies))), ends, join(pasts) if keep else None)
+    writing = _Writing(llm, max_new_tokens, stops, draw, over, rows_at_once, keep, [-1] * len(prompts))
     writing.write(_Front(past, [Reply((), (), False)] * len(numbers), torch.arange(len(owners)), owners), hidden)
-    return Written(writing.replies, writing.rows, ends, join(writing.pasts) if isinstance(past, Past) else None)
+    return Written(writing.replies, writing.rows, ends, join(writing.pasts) if writing.pasts else None)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class _Front:
     samples: Tensor  # [n] which replies are meant, by number
     owners: Tensor  # [n] the row of each
     parents: list[int] | None = None  # R rows of the past that they go on from by their last token; None if they have
+    last: bool = True  # whether no other goes on from this past later
 
 
 @dataclass
@@ -110,6 +116,7 @@ class _Writing:
     draw: Draw
     over: Over | None
     rows_at_once: int
+    keep: bool
     rows: list[int]
     replies: list[Reply] = field(default_factory=list)
     pasts: list[Past] = field(default_factory=list)
@@ -124,43 +131,46 @@ class _Writing:
         """A front with the past that its last tokens belong to, and their hidden states [R, H]."""
         assert front.parents is not None
         past, parents = front.past, front.parents
-        if parents != list(range(past.count)):
+        if not front.last or parents != list(range(past.count)):
             past = past.select(parents, self.limit - len(front.said[0].ids))
         hidden = past.extend(self.llm, range(len(parents)), [reply.ids[-1:] for reply in front.said])
         return _Front(past, front.said, front.samples, front.owners), hidden
 
     def _step(self, front: _Front, hidden: Tensor) -> list[_Front]:
         """Draws a token for every reply, keeps the replies that end with it, and gives the fronts that go on."""
-        tokens, logprobs = self.draw(self.llm.own_logits(hidden), front.owners)
-        pairs, back = torch.stack([front.owners, tokens]).unique(dim=1, return_inverse=True)
-        likely = logprobs.new_empty(pairs.shape[1]).index_copy(0, back, logprobs)  # of equal pairs they are equal
-        ended = torch.isin(pairs[1], self.stops)
+        logits = self.llm.own_logits(hidden)
+        tokens, logprobs = self.draw(logits, front.owners)
+        beginnings, back = (front.owners * logits.shape[1] + tokens).unique(return_inverse=True)
+        parents, last = beginnings // logits.shape[1], beginnings % logits.shape[1]
+        likely = logprobs.new_empty(len(beginnings)).index_copy(0, back, logprobs)  # of equal beginnings they are equal
+        ended = torch.isin(last, self.stops)
+        columns = parents.tolist(), last.tolist(), likely.tolist(), ended.tolist()
         said = [
             Reply((*front.said[row].ids, token), (*front.said[row].logprobs, logprob), end)
-            for row, token, logprob, end in zip(*pairs.tolist(), likely.double().tolist(), ended.tolist(), strict=True)
+            for row, token, logprob, end in zip(*columns, strict=True)
         ]
         if self.over is not None:
             ended |= torch.tensor(self.over([reply.ids for reply in said]), device=ended.device)
             said = [Reply(r.ids, r.logprobs, end) for r, end in zip(said, ended.tolist(), strict=True)]
         done = ended if len(said[0].ids) < self.limit else torch.ones_like(ended)
-        self._keep(front, pairs[0], said, done.nonzero().squeeze(1), back)
-        return [
-            _Front(
-                front.past, [said[i] for i in part.tolist()], *_members(part, front.samples, back), pairs[0, part].tolist()
-            )
-            for part in (~done).nonzero().squeeze(1).split(self.rows_at_once)
-            if len(part)
-        ]
+        self._end(front, parents, said, done.nonzero().squeeze(1), back)
+        parts = [part for part in (~done).nonzero().squeeze(1).split(self.rows_at_once) if len(part)]
+        return [self._front(front, said, part, parents, back, last=at == 0) for at, part in enumerate(parts)]
 
-    def _keep(self, front: _Front, parents: Tensor, said: list[Reply], done: Tensor, back: Tensor) -> None:
-        """Notes replies that are over, with their past."""
+    def _front(self, front: _Front, said: list[Reply], part: Tensor, parents: Tensor, back: Tensor, *, last: bool) -> _Front:
+        """One that goes on from another by some of what was said; the first in the list is the last to do so."""
+        members = _members(part, front.samples, back)
+        return _Front(front.past, [said[i] for i in part.tolist()], *members, parents[part].tolist(), last)
+
+    def _end(self, front: _Front, parents: Tensor, said: list[Reply], done: Tensor, back: Tensor) -> None:
+        """Notes replies that are over, with their past if it is wanted."""
         if not len(done):
             return
         samples, owners = _members(done, front.samples, back)
         for sample, owner in zip(samples.tolist(), owners.tolist(), strict=True):
             self.rows[sample] = len(self.replies) + owner
         self.replies += [said[i] for i in done.tolist()]
-        if isinstance(front.past, Past):
+        if self.keep and isinstance(front.past, Past):
             self.pasts.append(front.past.select(parents[done].tolist(), 0))
 
 
@@ -201,7 +211,7 @@ def _write_fixed(llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stop
     ended = stopped.any(1)
     lengths = torch.where(ended, stopped.int().argmax(1) + 1, said.shape[1])
     past.lengths = torch.tensor([len(row) for row in past.rows], device=llm.device) + lengths - 1
-    columns = said.tolist(), torch.stack(logprobs, dim=1).double().tolist(), lengths.tolist(), ended.tolist()
+    columns = said.tolist(), torch.stack(logprobs, dim=1).float().tolist(), lengths.tolist(), ended.tolist()
     replies = [Reply(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
     past.rows = [row + reply.ids[:-1] for row, reply in zip(past.rows, replies, strict=True)]
     return replies

@@ -27,8 +27,8 @@ from lgym.modules.faults import NonFiniteLossError, save_batch
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 from lgym.types import TaughtTurn
 
-FORMAT = 1
-"""Of what lgym adds to a checkpoint."""
+FORMAT = 2
+"""Of what lgym adds to a checkpoint, in the module's part and the data module's."""
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 """What torch's schedules keep in an optimizer's parameter groups."""
@@ -245,6 +245,11 @@ class PolicyLearner(L.LightningModule, ABC):
         saved = checkpoint.get("lgym")
         if saved is None:
             raise CheckpointMismatchError("This is not a checkpoint of lgym: it does not say which model it belongs to.")
+        if saved["format"] != FORMAT:
+            raise CheckpointMismatchError(
+                f"The checkpoint has format {saved['format']}, of another version of lgym; this one reads {FORMAT}. Go on "
+                "with the version that wrote it, or start without --ckpt_path."
+            )
         self.configure_model()
         require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
         set_rng_state(saved["rng"])

@@ -90,7 +90,8 @@ class PPO(PolicyLearner):
                 first steps have overshot, before the clipped loss has brought it back.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
             sft_coef: weight of the negative log-likelihood of choices to imitate: `data.demonstrations`, `data.replay`.
-            sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight.
+            sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight: each is
+                `data.update_epochs` passes over the demonstrations.
         """
         super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler, value_lr_scale)
         _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)

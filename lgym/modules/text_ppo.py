@@ -14,8 +14,10 @@ from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer, require_discounts
 from lgym.modules.credit import token_grid, turn_grid
 from lgym.modules.describe import describe
-from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective
+from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective, require_one_of
 from lgym.policies import GenerationPolicy
+
+Credit = Literal["turn", "token"]
 
 
 class TextPPO(PolicyLearner):
@@ -34,7 +36,7 @@ class TextPPO(PolicyLearner):
         optimizer: OptimizerCallable = default_optimizer,
         lr_scheduler: LRSchedulerCallable | None = None,
         loss: TokenLoss = CLIPPED,
-        credit: Literal["turn", "token"] = "turn",
+        credit: Credit = "turn",
         gamma: float = 1.0,
         gae_lambda: float = 0.95,
         reward_scale: float = 1.0,
@@ -61,6 +63,7 @@ class TextPPO(PolicyLearner):
         """
         super().__init__(llm, policy or GenerationPolicy(), optimizer, lr_scheduler, value_lr_scale=value_lr_scale)
         self.objective = TokenObjective(self, loss, value_coef)
+        require_one_of("credit", credit, Credit)
         require_discounts(gamma=gamma, gae_lambda=gae_lambda)
         self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.policy.detach_value = detach_value

@@ -6,7 +6,7 @@ They differ in credit alone: in the advantage that each token gets.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import lightning as L
 import torch
@@ -24,6 +24,10 @@ SHOWN_EPISODES = 3
 REPLIES_AT_ONCE = 128
 """Distinct ones that a pass without gradient takes together."""
 
+Estimator = Literal["k1", "k2", "k3"]
+DivergenceIn = Literal["loss", "reward"]
+Divisor = Literal["reply", "tokens", "limit"]
+
 
 @dataclass(frozen=True)
 class TokenLoss:
@@ -40,7 +44,8 @@ class TokenLoss:
         kl_estimator: how it is estimated from the tokens: k1, k2 or k3 (lgym.functional.kl).
         kl_in: whether it is a term of the loss, or taken from the rewards before any credit is given.
         sft_coef: weight of the negative log-likelihood of turns to imitate, per token: `data.demonstrations`, `data.replay`.
-        sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight.
+        sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight: each is
+            `data.update_epochs` passes over the demonstrations.
         normalise_by: what a token's loss is divided by: the tokens of its reply, so that every reply counts the same (GRPO);
             all tokens of the rollout, so that every token does (DAPO); or the limit `max_new_tokens` (Dr. GRPO).
     """
@@ -49,9 +54,9 @@ class TokenLoss:
     clip_high: float | None = 0.2
     entropy_coef: float = 0.0
     kl_coef: float = 0.0
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    kl_in: Literal["loss", "reward"] = "loss"
-    normalise_by: Literal["reply", "tokens", "limit"] = "reply"
+    kl_estimator: Estimator = "k3"
+    kl_in: DivergenceIn = "loss"
+    normalise_by: Divisor = "reply"
     sft_coef: float = 0.0
     sft_rollouts: int = 0
 
@@ -64,8 +69,17 @@ class TokenLoss:
             raise ValueError(f"clip_high is {self.clip_high}; it must be above 0.")
         if self.entropy_coef < 0:
             raise ValueError(f"entropy_coef is {self.entropy_coef}; it must be 0 or more.")
+        require_one_of("kl_estimator", self.kl_estimator, Estimator)
+        require_one_of("kl_in", self.kl_in, DivergenceIn)
+        require_one_of("normalise_by", self.normalise_by, Divisor)
         if self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError("kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward.")
+
+
+def require_one_of(name: str, value: str, choices: Any) -> None:
+    """Raises `ValueError` unless the value is among those of a `Literal`: a program may give any text."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}.")
 
 
 CLIPPED = TokenLoss()

@@ -65,14 +65,15 @@ class GenerationPolicy(nn.Module):
         self.llm = llm
 
     @torch.no_grad()
-    def reply(self, contexts: Sequence[Context], seed: int | None) -> tuple[list[Reply], Tensor]:
-        """One reply to each context, and its state value [len(contexts)]; without a seed the likeliest tokens."""
+    def reply(self, contexts: Sequence[Context], seed: int | None, *, going_on: bool = True) -> tuple[list[Reply], Tensor]:
+        """One reply to each context, and its state value [len(contexts)]; without a seed the likeliest tokens. `going_on`
+        keeps keys and values for later contexts that go on from these."""
         generator = make_generator(self.llm, seed)
         replies: dict[int, Reply] = {}
         values: dict[int, Tensor] = {}
         pasts = []
         for part in self.writer.parts(contexts):
-            written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator)
+            written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator, keep=going_on)
             replies |= {i: written.replies[row] for i, row in zip(part, written.rows, strict=True)}
             values |= zip(part, self.llm.values(written.ends).cpu(), strict=True)
             pasts.append(written.past)

@@ -84,22 +84,24 @@ class ThinkPolicy(nn.Module):
         return tuple(self.llm.tokenizer(self.cue, add_special_tokens=False)["input_ids"])
 
     @torch.no_grad()
-    def reply(self, contexts: Sequence[Context], seed: int | None) -> tuple[list[Reply], Tensor]:
-        """A text and a candidate for each context, and its state value [len(contexts)]; without a seed the likeliest."""
+    def reply(self, contexts: Sequence[Context], seed: int | None, *, going_on: bool = True) -> tuple[list[Reply], Tensor]:
+        """A text and a candidate for each context, and its state value [len(contexts)]; without a seed the likeliest.
+        `going_on` keeps keys and values for later contexts that go on from these."""
         generator = make_generator(self.llm, seed)
         replies: dict[int, Reply] = {}
         values: dict[int, Tensor] = {}
         pasts = []
         for part in self.writer.parts(contexts):
-            written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator)
-            of_row = dict(zip(written.rows, part, strict=True))  # a turn that got the reply
-            asked = [contexts[of_row[row]] for row in range(len(written.replies))]
-            logprobs = self._choices(asked, written)
-            choices = _drawn(logprobs[written.rows], generator).tolist()
-            for i, row, choice in zip(part, written.rows, choices, strict=True):
-                replies[i] = self._decided(contexts[i], written.replies[row], choice, float(logprobs[row, choice]))
+            written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator, keep=True)
+            answered = [(contexts[i], row) for i, row in zip(part, written.rows, strict=True)]
+            numbers = {own: number for number, own in enumerate(dict.fromkeys(answered))}
+            logprobs = self._choices(list(numbers), written)[[numbers[own] for own in answered]]
+            choices = _drawn(logprobs, generator).tolist()
+            for i, (context, row), choice, own in zip(part, answered, choices, logprobs, strict=True):
+                replies[i] = self._decided(context, written.replies[row], choice, float(own[choice]))
             values |= zip(part, self.llm.values(written.ends).cpu(), strict=True)
-            pasts.append(written.past)
+            if going_on:
+                pasts.append(written.past)
         self.llm.keep(pasts)
         order = range(len(contexts))
         return [replies[i] for i in order], torch.stack([values[i] for i in order])
@@ -148,16 +150,17 @@ class ThinkPolicy(nn.Module):
             entropy=said.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
         )
 
-    def _choices(self, contexts: Sequence[Context], written: Written) -> Tensor:
-        """[S, C] log-probabilities of the candidates behind each distinct reply and the cue, on the CPU."""
-        parts = torch.arange(len(contexts)).split(self.writer.at_once)
-        chosen = [self._choices_of(part.tolist(), contexts, written) for part in parts]
+    def _choices(self, answered: Sequence[tuple[Context, int]], written: Written) -> Tensor:
+        """[S, C] log-probabilities of each context's candidates behind the reply of that number and the cue, on the CPU."""
+        starts = range(0, len(answered), self.writer.at_once)
+        chosen = [self._choices_of(answered[start : start + self.writer.at_once], written) for start in starts]
         width = max(part.shape[1] for part in chosen)
         return torch.cat([nn.functional.pad(part, (0, width - part.shape[1]), value=-torch.inf) for part in chosen])
 
-    def _choices_of(self, part: list[int], contexts: Sequence[Context], written: Written) -> Tensor:
-        """[P, C] of these of the replies."""
-        contexts, replies = [contexts[i] for i in part], [written.replies[i] for i in part]
+    def _choices_of(self, answered: Sequence[tuple[Context, int]], written: Written) -> Tensor:
+        """As `_choices`, in one pass."""
+        contexts, rows = [context for context, _ in answered], [row for _, row in answered]
+        replies = [written.replies[row] for row in rows]
         ends = self.choice.sequences(contexts)
         if written.past is None:
             bodies = [c.prompt_ids + reply.ids + self.cue_ids for c, reply in zip(contexts, replies, strict=True)]
@@ -166,9 +169,9 @@ class ThinkPolicy(nn.Module):
             states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
         else:
             tails = [reply.ids[-1:] + self.cue_ids for reply in replies]
-            states, index = _continued(self.llm, written.past, part, tails, ends)
-        rows = iter(index)
-        places = [[next(rows) for _ in own] for own in ends]
+            states, index = _continued(self.llm, written.past, rows, tails, ends)
+        of_ends = iter(index)
+        places = [[next(of_ends) for _ in own] for own in ends]
         return self.choice.logprobs(self.llm, contexts, states, places).cpu()
 
     def _decided(self, context: Context, reply: Reply, choice: int, logprob: float) -> Reply:

@@ -47,8 +47,8 @@ class Writer:
         for start in range(0, len(distinct), self.at_once):
             yield [number for own in distinct[start : start + self.at_once] for number in own]
 
-    def write(self, llm: ValueHeadLLM, prompts: Sequence[Path], generator: torch.Generator | None) -> Written:
-        """A reply to each prompt; goes on from the pasts that the model keeps."""
+    def write(self, llm: ValueHeadLLM, prompts: Sequence[Path], generator: torch.Generator | None, *, keep: bool) -> Written:
+        """A reply to each prompt, if wanted with its past; goes on from the pasts that the model keeps."""
         written = write_replies(
             llm,
             prompts,
@@ -60,6 +60,7 @@ class Writer:
             over=self._over(llm.tokenizer) if self.stop else None,
             row_length=self.row_length,
             rows_at_once=self.at_once,
+            keep=keep,
         )
         texts = self._texts(llm, written.replies)
         return replace(written, replies=[replace(r, text=text) for r, text in zip(written.replies, texts, strict=True)])

@@ -293,7 +293,7 @@ def test_replies_are_parsed_in_play():
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("(up", r"Wrong.pattern is '\(up', which is no regular expression"), (3, r"Wrong.pattern is 3: .* string")],
+    [("(up", r"Wrong.pattern is '\(up': that is no regular expression, .*\)"), (3, r"Wrong.pattern is 3: .* string")],
 )
 def test_a_pattern_that_cannot_be_is_refused(pattern, message):
     """Otherwise the first reply, minutes later, is where it stops."""

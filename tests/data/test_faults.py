@@ -43,7 +43,7 @@ class Speaker:
 
     speaks, chooses = True, False
 
-    def reply(self, contexts, seed):
+    def reply(self, contexts, seed, *, going_on=True):
         said = np.random.default_rng(seed).choice(["look", "go east", "go on", "stop", "hm"], size=len(contexts))
         ids = [tuple(tiny.tokenizer().encode(text)) for text in said.tolist()]
         replies = [Reply(i, (-1.0,) * len(i), True, text) for i, text in zip(ids, said.tolist(), strict=True)]
@@ -174,6 +174,27 @@ def test_a_worker_that_hangs_is_replaced(tmp_path):
     assert played.ledger == Ledger(played=5, finished=4, dropped=1)
 
 
+def test_a_worker_that_dies_while_a_run_is_resumed_is_replaced(tmp_path):
+    """The recorded answers are played once more from the first; unless they kill every worker."""
+    mended = tmp_path / "mended"
+    mended.touch()
+    settings = {"workers": True, "how": "die", "once": str(mended)}
+    played = collector("Faulty-v0", echo.CountingAgent(), **settings)
+    played.play(Chooser(), None, turns=6)
+    state = played.state_dict()
+    played.close()
+    mended.unlink()
+    resumed = collector("Faulty-v0", echo.CountingAgent(), **settings)
+    resumed.load_state_dict(state)
+    assert mended.exists(), "no worker has died"
+    assert resumed.state_dict() == state
+    resumed.close()
+    broken = collector("Faulty-v0", echo.CountingAgent(), workers=True, how="die")
+    with pytest.raises(BrokenEnvironmentError, match="has now lost 3 workers"):
+        broken.load_state_dict(state)
+    broken.close()
+
+
 def test_an_episode_that_kills_every_worker_ends_the_run():
     """For ever would be no better."""
     played = collector("Faulty-v0", echo.CountingAgent(), workers=True, how="die")
@@ -256,6 +277,17 @@ def test_a_run_goes_on_over_a_killed_worker_and_counts_it(tmp_path, model_folder
     assert ledger == {"played": 14, "finished": 12, "dropped": 2}
     assert sum(scalars(tmp_path)["rollout/episodes_dropped"].values()) == 2
     assert sum(scalars(tmp_path)["rollout/episodes"].values()) == 12
+
+
+def test_wrappers_of_a_yaml_go_to_workers(tmp_path, model_folder):
+    """As their class and settings: with the parser that made them, nothing could be sent while other workers run, and each
+    would load torch."""
+    wrappers = "[{class_path: helpers.wrappers.PaidWithoutTorch, init_args: {reward: 5}}]"
+    options = {"data__workers": "true", "data__wrappers": wrappers, "trainer__max_epochs": 1}
+    lgym("fit", tmp_path, model_folder, **FEW, **options)
+    logged = scalars(tmp_path)
+    assert list(logged["rollout/return_mean"].values()) == [5.0]
+    assert list(logged["val_greedy/return_mean"].values()) == [5.0]
 
 
 def test_ctrl_c_ends_the_workers(tmp_path, model_folder, monkeypatch):

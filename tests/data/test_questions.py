@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers import echo, tiny
+from lgym.check.world import ask
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
 from lgym.types import ParsedAction
@@ -35,6 +36,16 @@ def test_a_mistaken_agent_is_told_before_a_model_is_loaded(members, message):
     """These would otherwise surface minutes later, inside a rollout."""
     with pytest.raises(ValueError, match=message):
         module(agent_with(**members))
+
+
+def test_candidates_are_asked_for_once_an_observation():
+    """They are the user's own code, which may be slow, or count."""
+    asked = []
+    agent = agent_with(candidates=lambda self, o, i: asked.append(o) or echo.WORDS)
+    module(agent)
+    assert len(asked) == 1
+    assert ask(agent, 2, {}) == ("blue", echo.WORDS)
+    assert asked[1:] == [2]
 
 
 def test_an_agent_without_candidates_needs_a_policy_that_speaks():
@@ -106,6 +117,21 @@ def test_equal_questions_are_the_same_object():
     made = builder()
     assert made.context("red", ["a", "b"]) is made.context("red", ["a", "b"])
     assert made.context("red", ["a", "b"]) is not made.context("red", ["b", "a"])
+
+
+def test_what_is_kept_is_bounded_by_its_tokens(monkeypatch):
+    """However many contexts: a thousand long ones could fill the memory. Here two of them are too many."""
+    size = len(builder().context("x" * 50, ["a"]).prompt_ids) + 1  # with the candidate's token
+    monkeypatch.setattr("lgym.data.chat.CACHED_TOKENS", 2 * size - 1)
+    made = builder()
+    first = made.context("x" * 50, ["a"])
+    assert made.context("x" * 50, ["a"]) is first
+    made.context("y" * 50, ["a"])
+    assert made.context("x" * 50, ["a"]) is not first
+    assert len(made._contexts) == 1
+    monkeypatch.setattr("lgym.data.chat.CACHED_TOKENS", 2 * size)
+    made.context("y" * 50, ["a"])
+    assert len(made._contexts) == 2
 
 
 def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():

@@ -36,7 +36,7 @@ ALGORITHMS = {
     "RLOO": GROUPS,
     "GiGPO": GROUPS,
     "REINFORCE": ONE_PASS,
-    "A2C": ONE_PASS,
+    "A2C": {**ONE_PASS, "model__init_args__optimizer__init_args__lr": 0.003},
     "TextPPO": {"model__init_args__optimizer__init_args__lr": 0.005},
 }
 

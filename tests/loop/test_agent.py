@@ -317,9 +317,27 @@ def test_it_goes_on_from_what_was_saved(tmp_path):
     assert two_updates(other) == expected
 
 
-def test_a_state_of_other_adapters_is_refused(tmp_path):
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        make(lora={"r": 8}).load_state_dict(make().state_dict())
+def test_a_state_of_another_agent_is_refused():
+    """Other adapters, other layers, another model: of what has no place here, nothing would be put back, in silence."""
+    state = make().state_dict()
+    with pytest.raises(ValueError, match="with other adapters than this one.*`lora`"):
+        make(lora={"r": 8}).load_state_dict(state)
+    with pytest.raises(ValueError, match="with other adapters"):
+        make(lora={"r": 4, "target_modules": ["q_proj"]}).load_state_dict(state)
+    renamed = tiny.causal_lm()
+    renamed.config.name_or_path = "/models/other"
+    with pytest.raises(ValueError, match="with 'LlamaForCausalLM' or .* whose model is 'other'"):
+        make(model=renamed).load_state_dict(state)
+
+
+def test_a_saved_state_does_not_bring_back_its_learning_rate():
+    """Who goes on with a lower one means it; the value head's is five times as high."""
+    agent = make(learn={"learning_rate": 1e-3, "batch_size": 3})
+    assert episode(agent)
+    lower = make(learn={"learning_rate": 1e-4, "batch_size": 3})
+    lower.load_state_dict(agent.state_dict())
+    assert [group["lr"] for group in lower._learner._optimizer.param_groups] == pytest.approx([1e-4, 5e-4])
+    assert episode(lower)
 
 
 def test_without_a_model_it_says_so():

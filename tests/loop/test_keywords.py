@@ -10,6 +10,7 @@ from helpers import tiny
 from helpers.own_loop import VowelAgent
 from lgym.loop.keywords import LEARNING, LOSS, OFF, WITHOUT_MEANING, Pace, generation_policy, read_pace, text_ppo
 from lgym.models import LLMConfig
+from lgym.modules import TokenLoss
 
 
 def learner(**given):
@@ -70,6 +71,19 @@ def test_trls_learning_keywords():
     assert (module.gamma, module.gae_lambda, module.objective.value_coef) == (0.9, 0.8, 0.2)
     assert (module.objective.settings.clip_low, module.objective.settings.clip_high) == (0.3, 0.3)
     assert module.make_optimizer([*module.parameters()] or [tiny.causal_lm().lm_head.weight]).defaults["lr"] == 1e-4
+
+
+def test_none_is_as_good_as_not_given():
+    """It stands for a default in trl and transformers; but without clipping is something that one may want."""
+    sampling = generation_policy(dict.fromkeys(("temperature", "top_p", "top_k", "stop", "do_sample"))).writer.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+    assert generation_policy({"max_new_tokens": None}).max_new_tokens == 32
+    module = learner(gamma=None, lam=None, learning_rate=None, cliprange=None, init_kl_coef=None, kl_penalty=None)
+    assert (module.gamma, module.gae_lambda, module.objective.settings) == (1.0, 0.95, TokenLoss())
+    assert module.make_optimizer([tiny.causal_lm().lm_head.weight]).defaults["lr"] == 3e-4
+    assert learner(clip_low=None, clip_high=None).objective.settings.clip_low is None
+    with pytest.raises(ValueError, match="'lr', which lgym does not know"):
+        learner(lr=None)
 
 
 def test_trls_divergence_is_taken_from_the_rewards():

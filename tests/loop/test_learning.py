@@ -42,8 +42,8 @@ class Signed(gymnasium.RewardWrapper):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
-def test_llamagyms_own_example_learns(sign):
-    """2,000 hands with nothing but the import changed. Random play is worth -0.40, always stay -0.19; one hand's standard
+def test_blackjack_in_the_loop_learns(sign):
+    """2,000 hands. Random play is worth -0.40, always stay -0.19; one hand's standard
     deviation is 0.95, so the mean of 500 has 0.04. The control loses on purpose: always hit is worth -1."""
     words = llamagym_blackjack.BlackjackAgent()
     model, tokenizer = taught(words, ("Action: 0", "Action: 1"))
@@ -56,11 +56,11 @@ def test_llamagyms_own_example_learns(sign):
         assert last < min(first, -0.7)
 
 
-def test_llamagyms_own_example_plays():
-    """On the tiny model as it is, whose babble reads as 0: some hands to the end, and an update."""
+def test_blackjack_in_the_loop_plays():
+    """On the tiny model as it is, whose babble counts as unread: some hands to the end, and an update."""
     agent = llamagym_blackjack.BlackjackAgent(
         tiny.causal_lm(), tiny.tokenizer(), "cpu", {"max_new_tokens": 4}, {"batch_size": 4}
     )
     returns = llamagym_blackjack.play(agent, gymnasium.make("Blackjack-v1"), 5)
     assert set(returns) <= {-1.0, 0.0, 1.0}
-    assert agent._learner.module.rollout_metrics["rollout/parse_rate"] == 1.0
+    assert agent._learner.module.rollout_metrics["rollout/parse_rate"] == 0.0

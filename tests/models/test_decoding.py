@@ -192,11 +192,11 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
     assert replies_of(llm, [prompt] * 40) == replies_of(llm, [prompt] * 40)
 
 
-@pytest.mark.parametrize("rows_at_once", [256, 3])
+@pytest.mark.parametrize("rows_at_once", [256, 3, 2, 1])
 @pytest.mark.parametrize("layout", ["tree", "whole"])
 def test_equal_beginnings_are_computed_once(llm, layout, rows_at_once):
-    """200 replies of 3 tokens to 4 prompts, some rows at a time or all at once: every distinct beginning is one row, once, and
-    log-probabilities and pasts are those of each reply."""
+    """200 replies of 3 tokens to 4 prompts, some rows at a time or all at once: every distinct beginning is one row, once,
+    and log-probabilities and pasts are those of each reply."""
     llm.layout = layout
     prompts = PROMPTS[:3] * 66 + UNLIKE[-1:] * 2
     llm.tokens_computed = 0

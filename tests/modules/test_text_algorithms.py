@@ -164,6 +164,9 @@ def test_several_passes_need_clipping(algorithm):
         ({"clip_low": None}, "give both"),
         ({"entropy_coef": -1.0}, "entropy_coef is -1.0"),
         ({"kl_coef": 0.1, "kl_estimator": "k1"}, "k1 has no gradient"),
+        ({"kl_estimator": "k9"}, "kl_estimator is 'k9'; choose one of k1, k2, k3"),
+        ({"kl_in": "rewards"}, "kl_in is 'rewards'; choose one of loss, reward"),
+        ({"normalise_by": "sentence"}, "normalise_by is 'sentence'; choose one of reply, tokens, limit"),
         ({"sft_rollouts": -1}, "sft_rollouts is -1"),
         ({"sft_coef": -1.0}, "sft_coef is -1.0"),
     ],
@@ -171,3 +174,9 @@ def test_several_passes_need_clipping(algorithm):
 def test_bad_losses_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         learner(GRPO, loss=TokenLoss(**settings))
+
+
+def test_another_credit_is_refused():
+    """It would be that of turns, in silence."""
+    with pytest.raises(ValueError, match="credit is 'word'; choose one of turn, token"):
+        learner(TextPPO, credit="word")

@@ -126,3 +126,14 @@ def test_values_are_those_at_the_prompts_ends():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         GenerationPolicy(**settings)
+
+
+def test_what_nothing_goes_on_from_is_not_kept():
+    """Keys and values of thousands of replies are gigabytes."""
+    acting = policy()
+    with acting.llm.fixed():
+        kept, _ = acting.reply(CONTEXTS, 0)
+        assert sum(past.count for past in acting.llm.pasts) == len(set(kept))
+        forgotten, _ = acting.reply(CONTEXTS, 0, going_on=False)
+        assert acting.llm.pasts == []
+    assert forgotten == kept

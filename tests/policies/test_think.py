@@ -40,6 +40,16 @@ def batch_of(contexts, rows, replies):
     )
 
 
+def test_candidates_are_those_of_the_own_context():
+    """Two turns read alike and may answer otherwise. With top_k 1 they think alike too; each has its own choice."""
+    acting = policy(top_k=1)
+    two, three = context("red", "a", "b"), context("red", "c", "d", "e")
+    for seed in range(10):
+        for own, reply in zip([two, three, two], acting.reply([two, three, two], seed)[0], strict=True):
+            assert reply.ids[-1:] == own.candidate_ids[reply.choice]
+            assert reply.text.endswith(own.candidates[reply.choice])
+
+
 SETTINGS = [
     {},
     {"choice_temperature": 2.0},
