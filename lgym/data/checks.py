@@ -73,6 +73,11 @@ def require_sound(data: RolloutDataModule) -> None:
     )
     require_one_amount(data.episodes_per_rollout, data.turns_per_rollout, data.num_envs)
     require_whole_groups(data.group_size, data.episodes_per_rollout)
+    if data.refill_groups < 0 or (data.refill_groups > 0 and data.group_size < 2):
+        raise ValueError(
+            f"data.refill_groups is {data.refill_groups} and data.group_size is {data.group_size}; give 0 or more groups, "
+            "of two episodes or more."
+        )
     require_history(data.history)
     require_seconds(worker_timeout=data.worker_timeout)
     require_replayable(data.replay, data.episodes_per_rollout, data.history)

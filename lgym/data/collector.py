@@ -11,6 +11,7 @@ import numpy as np
 
 from lgym.batch import Rollout
 from lgym.data.recorder import Recorder
+from lgym.data.refill import Refill
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.envs.workers import WorkerLostError
@@ -52,6 +53,7 @@ class Collector:
         kept_transcripts: int = 0,
         group_size: int = 1,
         remember: Remember | None = None,
+        refill_groups: int = 0,
     ) -> None:
         """
         Args:
@@ -60,12 +62,16 @@ class Collector:
             kept_transcripts: of how many episodes a rollout to keep the text.
             group_size: how many episodes in a row start from the same seed.
             remember: what keeps a rollout's episodes in mind; `None` forgets them.
+            refill_groups: how many groups a rollout of episodes has more at most, for as many without signal.
         """
         self._group_size = group_size
         self._slots = list(slots)
         self._first_seed = first_seed
         self._kept_transcripts = kept_transcripts
         self._remember = remember
+        self._refill_groups = refill_groups
+        self._refill = Refill(group_size, 0)
+        self._last_episode: int | None = None
         self._ended: dict[int, list[PlayedTurn]] = {}  # this rollout's episodes
         self._transcripts_wanted = 0
         self._episodes_started = 0
@@ -93,19 +99,19 @@ class Collector:
         going_on = any(slot.history != 0 for slot in self._slots)
         table = ReplyTable(policy, going_on=going_on) if policy.speaks else ContextTable(policy)
         recorder = Recorder(table, len(self._slots))
-        last_episode = None if episodes is None else self._episodes_started + episodes
+        self._last_episode = None if episodes is None else self._episodes_started + episodes
+        self._refill = Refill(self._group_size, 0 if episodes is None else self._refill_groups)
         self.transcripts, self._ended = [], {}
         self._transcripts_wanted = self._kept_transcripts
         for slot in self._slots:
             slot.transcript = None
-            if not slot.live:
-                self._start(slot, last_episode)
+        self._start_idle()
         self._settle(recorder)
         while True:
             playing = [i for i, slot in enumerate(self._slots) if slot.live]
             if not playing or (turns is not None and recorder.turns >= turns):
                 break
-            self._step(playing, recorder, rng, last_episode)
+            self._step(playing, recorder, rng)
             if episodes is None:
                 progress(recorder.turns, turns or 0)
             else:
@@ -115,9 +121,7 @@ class Collector:
             self._remember([self._ended[number] for number in sorted(self._ended)])
         return rollout
 
-    def _step(
-        self, playing: list[int], recorder: Recorder, rng: np.random.Generator | None, last_episode: int | None
-    ) -> None:
+    def _step(self, playing: list[int], recorder: Recorder, rng: np.random.Generator | None) -> None:
         """One turn in each of the playing environments."""
         table = recorder.table
         numbers = np.array([table.number(self._slots[i].context) for i in playing])
@@ -141,16 +145,24 @@ class Collector:
                 self.ledger.finished += 1
                 if self._remember is not None:
                     self._ended[slot.number] = slot.turns
-                self._start(slot, last_episode)
+                if more := self._refill.ended(slot.number, slot.episode_return):
+                    self._last_episode = (self._last_episode or 0) + more
+                self._start(slot)
         recorder.add(turns)
+        self._start_idle()  # those that had nothing left to play, before the rollout was refilled
         self._settle(recorder)
 
-    def _start(self, slot: Slot, last_episode: int | None) -> None:
+    def _start_idle(self) -> None:
+        for slot in self._slots:
+            if not (slot.live or slot.starting):
+                self._start(slot)
+
+    def _start(self, slot: Slot) -> None:
         """Starts the next episode in the slot, unless the rollout has had all of its episodes."""
         if slot.transcript is not None:
             self.transcripts.append(slot.transcript)
             slot.transcript = None
-        if last_episode is not None and self._episodes_started >= last_episode:
+        if self._last_episode is not None and self._episodes_started >= self._last_episode:
             return
         keep = self._transcripts_wanted > 0
         self._transcripts_wanted -= keep

@@ -53,6 +53,7 @@ class RolloutDataModule(L.LightningDataModule):
         update_epochs: int = 4,
         minibatch_size: int = 32,
         group_size: int = 1,
+        refill_groups: int = 0,
         history: History = 0,
         working_memory: WorkingMemory | None = None,
         episodic_memory: EpisodicMemory | None = None,
@@ -84,6 +85,7 @@ class RolloutDataModule(L.LightningDataModule):
                 speaks, distinct replies to them, with every turn that gave them.
             group_size: episodes in a row that start from the same reset seed while training: what grouped estimators (GRPO)
                 compare. A divisor of episodes_per_rollout.
+            refill_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
                 the model's context is left out, the oldest first.
             working_memory: shows the last turns of the episode above each observation, as the agent's `summarise` and
@@ -100,12 +102,10 @@ class RolloutDataModule(L.LightningDataModule):
             seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
         """
         super().__init__()
-        self.history: History = history
         self.working_memory, self.episodic_memory = working_memory, episodic_memory
         self.demonstrations, self.replay, self.imitation_size = demonstrations or [], replay, imitation_size
-        self.group_size = group_size
+        self.history, self.group_size, self.refill_groups = history, group_size, refill_groups
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
-        self.eval_env_kwargs = eval_env_kwargs
         self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
         self.agent = GeneralAgent() if agent is None else agent
         self.eval_agent = deepcopy(self.agent) if eval_env_kwargs else self.agent
@@ -113,7 +113,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.eval_episodes, self.transcripts_per_rollout = eval_episodes, transcripts_per_rollout
-        self.seed = seed
+        self.eval_env_kwargs, self.seed = eval_env_kwargs, seed
         checks.require_sound(self)
         self._rng = np.random.default_rng(self._stream("fit"))
         self._collector: Collector | None = None
@@ -122,8 +122,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, ContextBuilder] = {}  # by the agent's identity
-        offered = self._bind("fit"), not eval_env_kwargs or self._bind("validate")
-        self._offers_candidates = all(offered)
+        self._offers_candidates = all([self._bind("fit"), not eval_env_kwargs or self._bind("validate")])
 
     def _bind(self, stage: str) -> bool:
         """Shows the stage's agent its environment; whether it offers candidates there."""
@@ -216,8 +215,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
-        seed = self._stream("predict")
-        return self._evaluation("predict", seed, self.eval_episodes, lambda collector, rollout: collector.transcripts)
+        return self._evaluation("predict", self._stream("predict"), self.eval_episodes, lambda c, rollout: c.transcripts)
 
     def state_dict(self) -> dict[str, Any]:
         """Random state, every environment's position and what is remembered; plain numbers and texts."""
@@ -282,11 +280,13 @@ class RolloutDataModule(L.LightningDataModule):
         count = self.num_envs if stage == "fit" else min(self.num_envs, self.eval_episodes)
         make = self.env_maker(stage)
         envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
-        chooses, history, fit = self._learner.chooses, self.history, stage == "fit"
+        chooses, history = self._learner.chooses, self.history
         slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
-        memory = self.episodic_memory if fit else None
-        remember = None if memory is None else partial(memory.store, summarise=partial(summary, self.agent))
-        return Collector(slots, self._stream(stage), kept_transcripts, self.group_size if fit else 1, remember)
+        if stage != "fit":
+            return Collector(slots, self._stream(stage), kept_transcripts)
+        memory = self.episodic_memory
+        remember = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
+        return Collector(slots, self._stream(stage), kept_transcripts, self.group_size, remember, self.refill_groups)
 
     def _evaluation(self, stage: str, seed: int | None, kept_transcripts: int = 0, outcome: Any = None) -> DataLoader:
         dataset = EvaluationDataset(

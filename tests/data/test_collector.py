@@ -51,6 +51,41 @@ def test_whole_episodes_are_played_and_no_more():
     assert rollout.rewards[0].tolist() == [1, 2, 3] * 3
 
 
+class DullEnv(gymnasium.Env):
+    """One turn. Pays the action in episodes from even seeds, and nothing in the others."""
+
+    observation_space = gymnasium.spaces.Discrete(1)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._pays = seed % 2 == 0
+        return 0, {}
+
+    def step(self, action):
+        return 0, float(self._pays * action), True, False, {}
+
+
+if "Dull-v0" not in gymnasium.registry:
+    gymnasium.register("Dull-v0", DullEnv)
+
+
+@pytest.mark.parametrize(("refill", "second"), [(0, [102, 103]), (1, [103, 104, 105]), (5, [103, 104, 105, 106])])
+def test_groups_without_signal_are_refilled(refill, second):
+    """Groups of 8 from seeds 100 and 101; that of 101 is dull, and 102 is played for it. The rollout behind that has 103 and
+    104, then 105 for 103, and where it may, 106 for 105."""
+    agent = echo.EchoAgent()
+    builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    slots = [Slot(gymnasium.make("Dull-v0"), agent, builder) for _ in range(16)]
+    playing = Collector(slots, first_seed=100, group_size=8, refill_groups=refill)
+    for expected in ([100, 101, 102] if refill else [100, 101]), second:
+        rollout = playing.play(ScriptedPolicy(), rng(), episodes=16)
+        seeds, counts = rollout.reset_seeds[rollout.mask].unique(return_counts=True)
+        assert seeds.tolist() == expected
+        assert set(counts.tolist()) == {8}
+        assert len(rollout.episode_returns) == 8 * len(expected)
+
+
 def test_a_truncated_turn_bootstraps_from_the_true_last_observation():
     """With autoreset's ghost step the value would be that of the next episode's first observation."""
     policy = ScriptedPolicy()
