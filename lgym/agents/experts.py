@@ -37,6 +37,28 @@ class BasicStrategy:
         return self._action[player_sum, dealer_card, usable_ace]
 
 
+class DealersRule:
+    """The dealer's own play of `Blackjack-v1`, hit below 17, but for a share of actions that are drawn from both alike.
+
+    Undisturbed it is worth -0.079 a hand. Disturbed, it shows that hands differ without showing how to play them.
+    """
+
+    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+        """
+        Args:
+            noise: the share of actions that are drawn, 0 to 1.
+            seed: of the draws.
+        """
+        if not 0.0 <= noise <= 1.0:
+            raise ValueError(f"noise is {noise}; it must lie between 0 and 1.")
+        self._noise, self._rng = noise, np.random.default_rng(seed)
+
+    def act(self, observation: blackjack.State, info: Mapping[str, Any]) -> int:
+        """0 to stay, 1 to hit."""
+        drawn, action = self._rng.random() < self._noise, int(self._rng.integers(2))
+        return action if drawn else int(int(observation[0]) < 17)
+
+
 class BalancePole:
     """Pushes the cart of `CartPole-v1` to where the pole is falling, and a little back to the middle: for all 500 steps."""
 

@@ -234,7 +234,7 @@ if "Loaded-v0" not in gymnasium.registry:
 
 
 PROGRAM = """
-    import os, sys, time
+    import os, signal, sys, time
     from functools import partial
     from multiprocessing import active_children
     import gymnasium
@@ -242,6 +242,7 @@ PROGRAM = """
     from lgym.envs.workers import worker_envs
 
     assert __name__ == "__main__", "a worker has run the program"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell has started in the background
 
     class SlowEnv(gymnasium.Env):  # of the program itself, which no worker can import
         observation_space = action_space = gymnasium.spaces.Discrete(2)
