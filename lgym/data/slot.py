@@ -15,11 +15,10 @@ from lgym.data.questions import action_of, candidates_of
 from lgym.data.recall import Recall
 from lgym.envs.workers import (
     BrokenEnvironmentError,
+    EnvironmentRaisedError,
     LocalEnv,
-    RaisedInWorkerError,
     WorkerEnv,
     WorkerLostError,
-    what_was_raised,
 )
 from lgym.memory import PlayedTurn
 from lgym.types import Episode, Said, Turn
@@ -120,7 +119,7 @@ class Slot:
         self.answers.append(said)
         self._unstepped = self._decide(said.answer)
         if self._unstepped is None:
-            self._send("step", self._action)
+            self._env.send("step", self._action)
 
     def receive(self) -> tuple[float, bool, bool]:
         """The second half of `step`.
@@ -152,7 +151,7 @@ class Slot:
         self.episode_return = 0.0
         self.starting, self.live = True, False
         self.transcript = Episode(seed, self._agent.system_prompt) if keep_transcript else None
-        self._send("reset", seed=seed)
+        self._env.send("reset", seed=seed)
 
     def _decide(self, answer: str) -> tuple[float, bool, bool] | None:
         """Settles on the next action, or on what the turn comes to where the environment is not to see it."""
@@ -180,30 +179,21 @@ class Slot:
         one space, and an episode that is played again must draw the same."""
         seed = np.random.SeedSequence([self.seed, len(self.answers)]).generate_state(1)[0]
         try:
-            self._send("action_space.seed", int(seed))
+            self._env.send("action_space.seed", int(seed))
             self._receive()
-            self._send("action_space.sample")
+            self._env.send("action_space.sample")
             return self._receive()
         except WorkerLostError:
             return None  # a lost worker stays lost: `receive` tells
 
-    def _send(self, method: str, *args: Any, **kwargs: Any) -> None:
-        try:
-            self._env.send(method, *args, **kwargs)
-        except Exception as error:  # whatever an environment raises: which one it was, and where it stood, must be told
-            raise self._broken(what_was_raised(error)) from error
-
     def _receive(self) -> Any:
         try:
             return self._env.receive()
-        except RaisedInWorkerError as error:
-            raise self._broken(error.said) from error
-
-    def _broken(self, said: str) -> BrokenEnvironmentError:
-        return BrokenEnvironmentError(
-            f"{self._env.name} raised {said}\nThat was {self._stands()}. The fault is the environment's, or the agent's if "
-            "that is no action for it."
-        )
+        except EnvironmentRaisedError as error:
+            raise BrokenEnvironmentError(
+                f"{self._env.name} raised {error.said}\nThat was {self._stands()}. The fault is the environment's, or the "
+                "agent's if that is no action for it."
+            ) from error
 
     def _stands(self) -> str:
         turn = f"in turn {len(self.answers)}, action {self._action!r}," if self.answers else "at the start"

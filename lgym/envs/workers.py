@@ -32,17 +32,22 @@ class WorkerLostError(BrokenEnvironmentError):
     """A worker process died, or did not answer in time."""
 
 
-class RaisedInWorkerError(Exception):
-    """What an environment raised in its worker, with the worker's traceback."""
+class EnvironmentRaisedError(Exception):
+    """What an environment raised, here or in its worker, with the traceback from there."""
 
     def __init__(self, said: str, trace: str) -> None:
         super().__init__(f"\n{trace}")
-        self.said = said
+        self.said, self.trace = said, trace
 
 
-def what_was_raised(error: Exception) -> str:
-    """An exception as the end of a traceback shows it."""
-    return "".join(traceback.format_exception_only(error)).strip()
+def answer_of(work: Callable[[], Any]) -> Any:
+    """What a call into an environment returns. Raises `EnvironmentRaisedError` for whatever it raises: an environment is
+    anybody's code, and which one it was and where it stood has to be told of every mistake in it."""
+    try:
+        return work()
+    except Exception as error:  # the one place where lgym calls code that may raise anything
+        said = "".join(traceback.format_exception_only(error)).strip()
+        raise EnvironmentRaisedError(said, traceback.format_exc()) from error
 
 
 class LocalEnv:
@@ -54,11 +59,11 @@ class LocalEnv:
 
     def send(self, method: str, *args: Any, **kwargs: Any) -> None:
         """Asks for the answer of one of the environment's methods, such as `step`; `receive` gives it."""
-        self._answer = attrgetter(method)(self.env)(*args, **kwargs)
+        self._work = partial(attrgetter(method)(self.env), *args, **kwargs)
 
     def receive(self) -> Any:
-        """The answer to what was asked last. Raises what the environment raises."""
-        return self._answer
+        """The answer to what was asked last. Raises `EnvironmentRaisedError`."""
+        return answer_of(self._work)
 
     def close(self) -> None:
         self.env.close()
@@ -102,7 +107,7 @@ class WorkerEnv:
         """Waits for the answer to what was asked last.
 
         Raises:
-            RaisedInWorkerError: for whatever the environment raised.
+            EnvironmentRaisedError: for whatever the environment raised.
             WorkerLostError: if the process died or the time is up; from then on, until `restart`.
         """
         if self._lost is not None:
@@ -123,7 +128,7 @@ class WorkerEnv:
             raise self._lost from None
         self._due = None
         if not ok:
-            raise RaisedInWorkerError(*pickle.loads(answer))
+            raise EnvironmentRaisedError(*pickle.loads(answer))
         return pickle.loads(answer)
 
     def restart(self) -> None:
@@ -172,12 +177,15 @@ class _Worker(gymnasium.Env):
         """Whether the environment answered, and the answer, or what it raised with the traceback; pickled here, so that
         what cannot be pickled is told as well."""
         try:
-            if self._env is None:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
-                self._env = pickle.loads(self._make)()
-            return True, pickle.dumps(attrgetter(method)(self._env)(*args, **kwargs))
-        except Exception as error:  # whatever it is, it happened to code of another process, which has to be told
-            return False, pickle.dumps((what_was_raised(error), traceback.format_exc()))
+            return True, answer_of(lambda: pickle.dumps(attrgetter(method)(self._made())(*args, **kwargs)))
+        except EnvironmentRaisedError as error:
+            return False, pickle.dumps((error.said, error.trace))
+
+    def _made(self) -> gymnasium.Env:
+        if self._env is None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+            self._env = pickle.loads(self._make)()
+        return self._env
 
     def close(self) -> None:
         if self._env is not None:

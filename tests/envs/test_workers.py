@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from helpers import echo  # noqa: F401  (registers the environments)
 from lgym.envs import make_env
-from lgym.envs.workers import LocalEnv, RaisedInWorkerError, WorkerLostError, worker_envs
+from lgym.envs.workers import EnvironmentRaisedError, LocalEnv, WorkerLostError, worker_envs
 
 SPACES = {
     "discrete": spaces.Discrete(5, start=3),
@@ -162,10 +162,10 @@ def test_what_an_environment_raises_is_told_with_its_traceback(workers):
     [env] = workers("Moody-v0")
     ask(env, "reset", seed=0)
     for action, said in ((2, "ValueError: no such door"), (3, "UnknownError: from nowhere"), (4, "pickle")):
-        with pytest.raises(RaisedInWorkerError) as raised:
+        with pytest.raises(EnvironmentRaisedError) as raised:
             ask(env, "step", action)
         assert said in raised.value.said
-    with pytest.raises(RaisedInWorkerError, match='raise ValueError\\("no such door"\\)'):
+    with pytest.raises(EnvironmentRaisedError, match='raise ValueError\\("no such door"\\)'):
         ask(env, "step", 2)
     assert ask(env, "step", 0)[0] == 0
 
@@ -174,7 +174,7 @@ def test_an_environment_that_cannot_be_made_is_told(workers):
     """In the worker: its constructor runs there."""
     [env] = workers("Moody-v0")
     env._make = b"cnowhere\nnothing\n."  # a class of a module that the worker does not have
-    with pytest.raises(RaisedInWorkerError, match="No module named 'nowhere'"):
+    with pytest.raises(EnvironmentRaisedError, match="No module named 'nowhere'"):
         ask(env, "reset", seed=0)
 
 
