@@ -25,6 +25,16 @@ ECHO = {
     "data.eval_episodes": "12",
 }
 
+QUICK = {
+    "model__init_args__optimizer": "torch.optim.AdamW",
+    "model__init_args__optimizer__init_args__lr": 0.005,
+    "model__init_args__target_kl": "null",
+    "model__init_args__policy": "lgym.policies.CandidatePolicy",
+    "model__init_args__policy__init_args__normalisation": "token",
+    "model__init_args__policy__init_args__temperature": 3,
+}
+"""With these the tiny model learns by PPO within seconds."""
+
 
 def lgym(command: str, root: Path, model: Path | str, config: Path | None = None, **options: Any) -> None:
     """`lgym command` on Echo (or a configuration) with options, whose dots are written as two underscores.

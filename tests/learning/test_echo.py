@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.runs import lgym, scalars
+from helpers.runs import QUICK, lgym, scalars
 
 LEARN = {
     "trainer__max_epochs": 10,
@@ -11,12 +11,7 @@ LEARN = {
     "data__num_envs": 32,
     "data__update_epochs": 8,
     "data__eval_episodes": 200,
-    "model__init_args__optimizer": "torch.optim.AdamW",
-    "model__init_args__optimizer__init_args__lr": 0.005,
-    "model__init_args__target_kl": "null",
-    "model__init_args__policy": "lgym.policies.CandidatePolicy",
-    "model__init_args__policy__init_args__normalisation": "token",
-    "model__init_args__policy__init_args__temperature": 3,
+    **QUICK,
 }
 
 

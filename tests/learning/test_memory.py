@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from helpers import memories  # noqa: F401  (registers the environments)
-from helpers.runs import lgym, scalars
+from helpers.runs import QUICK, lgym, scalars
 
-LEARN = {
-    "data__num_envs": 32,
-    "model__init_args__optimizer": "torch.optim.AdamW",
-    "model__init_args__optimizer__init_args__lr": 0.005,
-    "model__init_args__target_kl": "null",
-    "model__init_args__policy": "lgym.policies.CandidatePolicy",
-    "model__init_args__policy__init_args__normalisation": "token",
-    "model__init_args__policy__init_args__temperature": 3,
-}
+LEARN = {"data__num_envs": 32, **QUICK}
 LATER = {
     **LEARN,
     "data__env": "Later-v0",
