@@ -34,7 +34,8 @@ class Context:
     """The candidates as the agent wrote them."""
 
     observation_text: str
-    """The observation as the agent wrote it."""
+    """The observation as the agent wrote it, or what the model read of it."""
+    shortened: bool = False  # whether that is not the whole
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,20 @@ class TurnBatch:
     returns: Tensor  # [B]
     ref_logprobs: Tensor | None  # [U, C] the frozen reference's distributions, where a loss wants them
     scale: float
-    """What one turn's loss is multiplied by: the number of minibatches of a pass over the number of turns of the
-    rollout. Minibatches of one pass then average to the mean over the rollout, however unequal they are."""
+    """What the sum of a minibatch's losses is multiplied by: of a rollout 1 over its turns (the mean number of them over
+    all processes), of a minibatch that times the minibatches of a pass. So minibatches of one pass average to the mean
+    over the rollout, however unequal they are."""
 
     imitated: ReplyBatch | None = None
     """Turns to imitate beside these."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def weight(self) -> int:
+        """What its means count for, in turns: none where its scale is 0 and it only fills up a pass."""
+        return len(self) if self.scale else 0
 
     def to(self, device: torch.device | str) -> TurnBatch:
         return _moved(self, device)
@@ -159,9 +166,13 @@ class TurnBatch:
 
         Every distinct prompt is so evaluated once a pass, however often it was met.
         """
-        parts = _filled(self.bundles, size, order)
+        parts = self.parts(size, order)
         for part in parts:
-            yield self.select(part, scale=len(parts) / len(self))
+            yield self.select(part, scale=self.scale * len(parts))
+
+    def parts(self, size: int, order: Sequence[int]) -> list[list[int]]:
+        """The contexts of each minibatch of such a pass."""
+        return _filled(self.bundles, size, order)
 
 
 @dataclass(frozen=True)
@@ -187,6 +198,11 @@ class ReplyBatch:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def weight(self) -> int:
+        """What its means count for, in turns: none where its scale is 0 and it only fills up a pass."""
+        return len(self) if self.scale else 0
 
     def to(self, device: torch.device | str) -> ReplyBatch:
         return _moved(self, device)
@@ -282,17 +298,3 @@ class EpisodeStatistics:
 
     def to(self, device: torch.device | str) -> EpisodeStatistics:
         return EpisodeStatistics(self.returns.to(device), self.lengths.to(device))
-
-
-class InFlight:
-    """Carries a batch past Lightning's precision plugins, which round every float tensor that they find in it.
-
-    Under `bf16-true`, recorded log-probabilities would lose all but three digits. The plugins do not look into this
-    object; moving it to a device unpacks it.
-    """
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-
-    def to(self, device: torch.device | str, **_: Any) -> Any:
-        return self.batch.to(device) if hasattr(self.batch, "to") else self.batch

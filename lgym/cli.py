@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
-import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.trainer import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from lgym import ranks
 from lgym.callbacks import (
     AdapterExport,
+    CollapseGuard,
     DiskGuard,
+    GracefulEnding,
     RolloutProgress,
     RunSummary,
     TokenTranscripts,
     Transcripts,
     TranscriptWriter,
 )
+from lgym.checkpoint_io import WholeCheckpointIO
 from lgym.data import RolloutDataModule
 from lgym.envs.workers import BrokenEnvironmentError
+from lgym.messages import LOST, MESSAGE, NOT_OPENED, essence, quieten
 from lgym.models import LLMConfig
 from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.modules.faults import NonFiniteLossError
-from lgym.runs import CHECKPOINTS, last_checkpoint, version_of
+from lgym.plain_text import shortened
+from lgym.runs import CHECKPOINTS, NoCheckpointError, last_checkpoint, version_of
+from lgym.terminal import harmless
 from lgym.trainer import LgymTrainer
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -47,7 +54,15 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 """What lgym sets otherwise than Lightning. `max_epochs` counts rollouts."""
 
 
-LOOKING: dict[str, Any] = {"logger": False, "callbacks": [], "enable_checkpointing": False, "enable_progress_bar": False}
+LOOKING: dict[str, Any] = {
+    "logger": False,
+    "callbacks": [],
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+}
 """The trainer of a subcommand that only looks: no run's folder, and nobody who watches a run."""
 
 SWITCHES = {"check": (), "play": ("greedy", "human", "render")}
@@ -114,6 +129,18 @@ class LgymCLI(LightningCLI):
                 action.nargs, action.const = "?", True  # `--human` as well as `--human true`
         return parser
 
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: Lightning would let the settings saved in a checkpoint say which classes run."""
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if kwargs.get("weights_only") is False:
+            raise ValueError(
+                "weights_only: false would run whatever a checkpoint's author put in it. lgym's checkpoints do not need it: "
+                "leave it out. To open another one that you trust, call Lightning's Trainer in a program of your own."
+            )
+        return kwargs | ({"weights_only": True} if "weights_only" in kwargs else {})
+
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         llm = config.model.get("init_args", {}).get("llm")
@@ -126,12 +153,20 @@ class LgymCLI(LightningCLI):
         if not ckpt_path:
             return
         root = Path(config.trainer.default_root_dir)
-        if ckpt_path == "last":
-            ckpt_path = str(last_checkpoint(root))
+        if ckpt_path in ("last", "auto"):
+            try:
+                ckpt_path = str(last_checkpoint(root))
+            except NoCheckpointError:
+                if ckpt_path == "last":
+                    raise
+                ckpt_path = None
             config.ckpt_path = ckpt_path
+            if ckpt_path is None:
+                return
         elif not Path(ckpt_path).is_file():
             raise ValueError(
-                f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, or `last` for the newest under {root}."
+                f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, `last` for the newest under {root}, or "
+                "`auto` for that if there is one."
             )
         number = version_of(Path(ckpt_path), root)
         if number is not None:
@@ -141,6 +176,10 @@ class LgymCLI(LightningCLI):
         config = self._get(self.config_init, "trainer")
         if self.subcommand in SWITCHES:
             return super().instantiate_trainer(**LOOKING, **kwargs)
+        plugins = config.get("plugins") or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            kwargs["plugins"] = [*plugins, WholeCheckpointIO()]
         if config.get("logger") in (None, True):
             root = Path(config["default_root_dir"])
             kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
@@ -159,6 +198,8 @@ class LgymCLI(LightningCLI):
             TokenTranscripts(),
             TranscriptWriter(),
             DiskGuard(),
+            GracefulEnding(),
+            CollapseGuard(act=False),
         ]
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
@@ -174,6 +215,12 @@ class LgymCLI(LightningCLI):
             )
         kinds = {type(callback) for callback in given}
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
+
+    def after_fit(self) -> None:
+        """Ends with status 1 where a guard ended the run."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(callback, CollapseGuard) and callback.stopped for callback in callbacks):
+            sys.exit(1)
 
     def check(self, **arguments: Any) -> None:
         """Ends with status 1 where something would make training useless."""
@@ -192,48 +239,37 @@ def main(args: list[str] | None = None) -> None:
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    _quieten()
+    quieten()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
     try:
         LgymCLI(args)
     except ArgumentError as error:
-        print(f"lgym: {_essence(str(error))}\n(`lgym fit --help` lists every option.)", file=sys.stderr)
+        print(
+            f"lgym: {harmless(shortened(essence(str(error)), MESSAGE))}\n(`lgym fit --help` lists every option.)",
+            file=sys.stderr,
+        )
         sys.exit(2)
-    except (ValueError, NonFiniteLossError, BrokenEnvironmentError, OSError, MisconfigurationException) as error:
+    except (
+        ValueError,
+        NonFiniteLossError,
+        BrokenEnvironmentError,
+        OSError,
+        MisconfigurationException,
+        UnpicklingError,
+    ) as error:
         if os.environ.get("LGYM_DEBUG"):
             raise
         if getattr(error, "errno", None) == errno.ENOSPC:
             error = OSError(f"{error}. The disk is full; the last checkpoint is whole. Free some room and --ckpt_path last.")
-        print(f"\nlgym: {error}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
+        said = NOT_OPENED if isinstance(error, UnpicklingError) else harmless(shortened(str(error), MESSAGE))
+        print(f"\nlgym: {said}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
         sys.exit(1)
-
-
-def _essence(message: str) -> str:
-    """A parser's message without its account of every type that was tried."""
-    noise = ("Does not validate against", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
-    lines = (line.strip().removeprefix("- ") for line in message.splitlines())
-    return "\n  ".join(line for line in lines if line and not line.startswith(noise))
-
-
-def _quieten() -> None:
-    """Silences advice that does not hold here, and libraries' messages about each other."""
-    for message in (
-        ".*does not have many workers.*",  # batches come ready-made
-        ".*`training_step` returned `None`.*",  # target_kl skips on purpose
-        ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
-        ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
-        ".*modules in eval mode.*",
-        ".*callbacks used to create the checkpoint.*",  # looking at a checkpoint takes none
-        ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*Unable to fetch remote file.*",
-        ".*The `srun` command is available.*",
-    ):
-        warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
-        logging.getLogger(name).addFilter(lambda record: "💡" not in str(record.msg))  # advertisements
+    except RuntimeError as error:
+        if os.environ.get("LGYM_DEBUG") or not ranks.is_loss_of_another(error):
+            raise
+        print(f"\nlgym: {LOST.format(rank=ranks.rank(), said=str(error).splitlines()[0][:200])}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 
+from lgym import ranks
 from lgym.types import Turn
 
 PLAIN = str.maketrans({"│": "|", "█": "#", "⏎": "\\n", "±": "+-", "→": "->", "…": "..."})
@@ -23,7 +24,9 @@ def in_colour() -> bool:
 
 
 def say(text: str = "") -> None:
-    """Prints a line, whatever the terminal's alphabet."""
+    """Prints a line, whatever the terminal's alphabet; of several processes only the first."""
+    if ranks.rank():
+        return
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)

@@ -69,7 +69,9 @@ def held() -> dict[str, float]:
 
 def account(root: Path) -> dict[str, Any]:
     """The episodes of the run, as its checkpoint counts them and as its logs add up."""
-    state = torch.load(root / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)["RolloutDataModule"]["collector"]
+    state = torch.load(root / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)["RolloutDataModule"]["ranks"][0][
+        "collector"
+    ]
     events = EventAccumulator(str(root / "version_0"), size_guidance={"scalars": 0})
     events.Reload()
     logged = {

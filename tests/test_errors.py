@@ -95,7 +95,7 @@ def test_a_disk_that_fills_up_while_writing(failing, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("lightning.fabric.plugins.io.torch_io._atomic_save", full)
+    monkeypatch.setattr("os.fsync", full)
     assert "the last checkpoint is whole" in failing()
 
 

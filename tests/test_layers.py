@@ -11,12 +11,12 @@ import lgym
 
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
-    {"functional", "batch", "types", "cache"},
+    {"functional", "batch", "types", "cache", "plain_text", "ranks"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
     {"modules", "data", "terminal"},
     {"callbacks"},
-    {"runs"},
+    {"runs", "checkpoint_io", "messages"},
     {"check", "rendering", "loop"},
     {"play"},
     {"trainer"},
@@ -24,7 +24,7 @@ FLOORS = [
 ]
 """From the ground up. Parts on one floor do not import each other, but for the torch-free ones below."""
 
-TORCH_FREE = {"types", "cache", "agents", "envs", "memory"}
+TORCH_FREE = {"types", "cache", "plain_text", "agents", "envs", "memory"}
 MAY_MEET = [{"agents", "envs"}, {"agents", "memory"}]
 LEARNING = {"modules", "policies", "models"}
 PLAYING = {"data", "agents", "envs", "memory"}

@@ -150,7 +150,7 @@ def test_memories_resume_exactly(tmp_path, model_folder, history, unit):
     lgym("fit", parts, model_folder, config, trainer__max_epochs=2)
     state = checkpoint(parts)["RolloutDataModule"]
     assert state["episodic_memory"]["entries"]
-    assert "return" in state["collector"]["slots"][0]["shown"][-1]
+    assert "return" in state["ranks"][0]["collector"]["slots"][0]["shown"][-1]
     lgym("fit", parts, model_folder, config, trainer__max_epochs=3, ckpt_path="last")
     expected, got = checkpoint(whole), checkpoint(parts)
     for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):

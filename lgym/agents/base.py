@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from lgym.agents.parsing import pattern_fault, read_action
+from lgym.agents.parsing import named_action, pattern_fault, read_action
 from lgym.memory.records import Memory, PlayedTurn
 from lgym.types import ParsedAction
 
@@ -107,10 +107,9 @@ class TextAgent(ABC):
         if not self.actions:
             name = type(self).__name__
             raise TypeError(f"{name} has no `actions` to find {text!r} in: list them, or override `extract_action`")
-        said = text.strip().casefold()
-        for number, action in enumerate(self.actions):
-            if said == action.casefold():
-                return ParsedAction(number)
+        number = named_action(text, self.actions)
+        if number is not None:
+            return ParsedAction(number)
         return ParsedAction.failure(f"{text!r} is none of {', '.join(self.actions)}")
 
     def summarise(self, turns: Sequence[PlayedTurn]) -> str:

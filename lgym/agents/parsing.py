@@ -109,17 +109,32 @@ def value_text(value: Any) -> str | None:
     return str(int(value) if value == int(value) else value)
 
 
+def named_action(text: str, actions: Sequence[str]) -> int | None:
+    """The number of the action that a text is the name of, whatever the case and the space around it.
+
+    Of names that differ in these alone, such as 'h' and 'H', it is the one that is nearest to the text.
+    """
+    for form in (str, str.strip, _plain):
+        names = [form(name) for name in actions]
+        if form(text) in names:
+            return names.index(form(text))
+    return None
+
+
+def _plain(text: str) -> str:
+    return text.strip().casefold()
+
+
 def action_number(text: str, actions: Sequence[str]) -> int | None:
-    """The number of the action that a text is the name of, whatever the case and the space around it, or is itself.
+    """As `named_action`, or the number that a text is itself.
 
     Where a name starts with a number, as in '1' or '2 up', only names count: a bare 1 could mean either.
     """
-    said = text.strip().casefold()
-    names = [name.strip().casefold() for name in actions]
-    if said in names:
-        return names.index(said)
-    numbers = [] if any(map(_STARTS_WITH_A_NUMBER.match, names)) else [str(number) for number in range(len(names))]
-    return numbers.index(said) if said in numbers else None
+    number = named_action(text, actions)
+    if number is not None or any(map(_STARTS_WITH_A_NUMBER.match, actions)):
+        return number
+    numbers = [str(number) for number in range(len(actions))]
+    return numbers.index(text.strip()) if text.strip() in numbers else None
 
 
 def read_action(

@@ -1,7 +1,9 @@
 """What watches a run: progress, transcripts, pictures, exports."""
 
 from lgym.callbacks.blackjack import BlackjackStrategy
+from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.callbacks.disk import DiskGuard
+from lgym.callbacks.ending import GracefulEnding
 from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.progress import RolloutProgress
 from lgym.callbacks.summary import RunSummary
@@ -11,7 +13,9 @@ from lgym.callbacks.transcripts import Transcripts, TranscriptWriter
 __all__ = [
     "AdapterExport",
     "BlackjackStrategy",
+    "CollapseGuard",
     "DiskGuard",
+    "GracefulEnding",
     "RolloutProgress",
     "RunSummary",
     "TranscriptWriter",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import lightning as L
 
+from lgym.callbacks.collapse_guard import CollapseGuard
+
 
 class DiskGuard(L.Callback):
     """Before training, and before every checkpoint, sees to it that the disk has room for it.
@@ -27,7 +29,9 @@ class DiskGuard(L.Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         while not folder.exists():
             folder = folder.parent
-        needed = checkpoint_bytes(pl_module)
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        kept = sum(callback.snapshots for callback in callbacks if isinstance(callback, CollapseGuard))
+        needed = checkpoint_bytes(pl_module) * (1 + kept)
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise OSError(

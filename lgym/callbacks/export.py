@@ -20,9 +20,9 @@ class AdapterExport(L.Callback):
     """
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero or not isinstance(pl_module, PolicyLearner):
-            return
-        export_adapter(pl_module, Path(trainer.log_dir or trainer.default_root_dir) / "adapter")
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # asked of all processes
+        if trainer.is_global_zero and isinstance(pl_module, PolicyLearner):
+            export_adapter(pl_module, folder / "adapter")
 
 
 def export_adapter(module: PolicyLearner, folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import lightning as L
 
+from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
 from lgym.terminal import say
@@ -36,6 +37,8 @@ class RunSummary(L.Callback):
         )
         if 0 < self._evaluated_after < trainer.current_epoch:
             say(f"Stopped between two evaluations; the last one was after {self._evaluated_after} rollouts.")
+        if any(c.rolled_back_after >= self._evaluated_after for c in _guards(trainer)):
+            say("The collapse guard went back to other weights after the last evaluation: `lgym validate` evaluates them.")
         say(results_table(trainer, "val"))
         say(_places(trainer))
 
@@ -52,6 +55,11 @@ class RunSummary(L.Callback):
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         say(results_table(trainer, "test"))
+
+
+def _guards(trainer: L.Trainer) -> list[CollapseGuard]:
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, CollapseGuard)]
 
 
 def results_table(trainer: L.Trainer, stage: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +10,13 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lgym.terminal import say
+from lgym import ranks
+from lgym.plain_text import as_json, shortened
+from lgym.terminal import harmless, say
 from lgym.types import Episode
+
+CELL = 4000
+"""Characters of one text in TensorBoard."""
 
 
 class Transcripts(L.Callback):
@@ -40,10 +44,12 @@ class TranscriptWriter(L.Callback):
         path = Path(trainer.log_dir or trainer.default_root_dir) / "transcripts.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         predictions: Any = trainer.predict_loop.predictions
-        episodes = [episode for batch in predictions for episode in batch]
+        episodes = [episode for batches in ranks.everyone(predictions) for batch in batches for episode in batch]
+        if not trainer.is_global_zero:
+            return
         with path.open("w", encoding="utf-8") as file:
             for episode in episodes:
-                file.write(json.dumps(as_record(episode), ensure_ascii=False) + "\n")
+                file.write(as_json(as_record(episode)) + "\n")
         say(f"{len(episodes)} episodes written to {path}")
 
 
@@ -75,7 +81,8 @@ def _probabilities(probabilities: dict[str, float]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text as one table cell: nothing in it is markup."""
+    """Text as one table cell, its middle left out beyond `CELL` characters: nothing in it is markup, or acts otherwise."""
+    text = harmless(shortened(text, CELL))
     for character in "\\`*_{}[]<>|#~":
         text = text.replace(character, f"\\{character}")
-    return text.replace("\n", " ⏎ ")
+    return text.replace("&", "&amp;").replace("\n", " ⏎ ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from lgym.check.world import RandomPlay, Score, play_at_random, score, seed_faul
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
 from lgym.modules import PolicyLearner
+from lgym.plain_text import as_json
 from lgym.terminal import one_line, say
 from lgym.types import Episode
 
@@ -52,7 +52,7 @@ def check(
         path: a file to write the same to, as JSON.
 
     Raises:
-        ValueError: if no prompt can be made: one that is too long, candidates that are alike.
+        ValueError: if no prompt can be made: a system prompt that is too long, candidates that are alike.
     """
     if random_episodes < 1:
         raise ValueError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
@@ -65,7 +65,7 @@ def check(
     show_findings(checkup.findings)
     if path is not None:
         record = plain({"findings": [finding._asdict() for finding in checkup.findings], **checkup.record})
-        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+        text = as_json(record, indent=1, allow_nan=False, default=str)
         Path(path).write_text(text + "\n", encoding="utf-8")
         say(f"The same as data: {path}")
     return checkup.findings
@@ -112,7 +112,9 @@ class Checkup:
         module.setup("fit")  # what a run would refuse, this does
         data.setup("fit")
         builder = data.context_builder("fit")
-        try_questions(builder, self.random, chooses=module.chooses)
+        limited = data.max_observation_tokens is not None
+        finding = try_questions(builder, self.random, chooses=module.chooses, meant=limited)
+        self.findings += [] if finding is None else [finding]
         if not module.speaks and self._history(builder, [self.random.longest]):
             say("  No rollout is tried until this is mended.")
             return
@@ -168,7 +170,7 @@ class Checkup:
         if data.history == 0:
             return False
         candidates = {text for _, own in self.random.questions for text in own} if module.chooses else set()
-        limit = module.context_length - max((len(builder.encode(text)) for text in candidates), default=0)
+        limit = module.context_length - builder.longest(candidates)
         finding = history_fits(builder, episodes, data.history, limit)
         self.findings += [] if finding is None else [finding]
         return finding is not None

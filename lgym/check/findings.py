@@ -76,6 +76,17 @@ def prompt_finding(tokens: int, limit: int) -> Finding:
     )
 
 
+def shortened_finding(cut: int, tried: int, characters: int, *, meant: bool) -> Finding:
+    """Observations that the model does not read whole."""
+    limit = "data.max_observation_tokens" if meant else "what the model's context leaves"
+    return Finding(
+        not meant,
+        f"Of {tried} observations {cut} are longer than {limit}, one with {characters:,} characters: their middle is "
+        "left out. Let the agent's format_observation say less, shorten the system prompt, choose a model with a longer "
+        "context, or set data.max_observation_tokens if it is meant so.",
+    )
+
+
 def history_finding(shown: int, wanted: object, tokens: int, limit: int, share: float) -> Finding:
     """Prompts that are shortened, of a history of which `shown` turns fit."""
     return Finding(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lgym.batch import Rollout
-from lgym.check.findings import Finding, history_finding, prompt_finding
+from lgym.check.findings import Finding, history_finding, prompt_finding, shortened_finding
 from lgym.check.world import RandomPlay
 from lgym.data.chat import ContextBuilder
 from lgym.models.packing import common_prefix_length
@@ -56,16 +56,17 @@ def count_tokens(rollout: Rollout, context_length: int) -> TokenCounts:
     )
 
 
-def try_questions(builder: ContextBuilder, play: RandomPlay, *, chooses: bool) -> None:
-    """Makes prompts of what random play met.
+def try_questions(builder: ContextBuilder, play: RandomPlay, *, chooses: bool, meant: bool) -> Finding | None:
+    """Makes prompts of what random play met; what there is to say if some of them do not hold their whole observation, which
+    `meant` says to be by the user's own limit.
 
     Raises:
-        ValueError: if one is too long, or candidates tokenise alike.
+        ValueError: if one is too long without its observation, or candidates tokenise alike.
     """
-    for text, candidates in list(play.questions)[:ASKED]:
-        builder.context(text, candidates if chooses else ())
-    longest, candidates = max(play.questions, key=lambda question: len(question[0]))
-    builder.context(longest, candidates if chooses else ())
+    longest = max(play.questions, key=lambda question: len(question[0]))
+    tried = dict.fromkeys([*list(play.questions)[:ASKED], longest])
+    cut = [text for text, candidates in tried if builder.context(text, candidates if chooses else ()).shortened]
+    return shortened_finding(len(cut), len(tried), max(map(len, cut)), meant=meant) if cut else None
 
 
 def history_fits(
@@ -107,4 +108,5 @@ def _fitting(builder: ContextBuilder, turns: Sequence[tuple[str, str]], limit: i
 
 def _length(builder: ContextBuilder, turns: Sequence[tuple[str, str]]) -> int:
     """Tokens of the prompt at the last of these turns, with the others before it."""
-    return len(builder.encode(builder.render(list(turns[:-1]), turns[-1][0])))
+    shown = [(observation, builder.reply_text(answer)) for observation, answer in turns[:-1]]
+    return len(builder.encode(builder.render(shown, turns[-1][0])))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
 
 from lgym.batch import Context
+from lgym.plain_text import MARK, PlainText, fitting, shortened, well_formed
 from lgym.types import Message
 
 CACHED_TOKENS = 10_000_000
 """Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew; nothing but time
 is lost."""
+
+CHARACTERS_PER_TOKEN = 10
+"""An observation is cut to so many characters for each token of the model's context before anything is encoded."""
 
 
 class ContextBuilder:
@@ -20,10 +24,24 @@ class ContextBuilder:
 
     The chat template is rendered as text and encoded without adding special tokens, since the template has written
     them already: no doubled BOS. A template that refuses a system role gets the system prompt in the user's message.
+
+    Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and candidates
+    spell is plain text (`PlainText`). An observation that is too long loses its middle (`lgym.plain_text.shortened`).
     """
 
-    def __init__(self, tokenizer: Any, system_prompt: str, context_length: int) -> None:
+    def __init__(
+        self, tokenizer: Any, system_prompt: str, context_length: int, max_observation_tokens: int | None = None
+    ) -> None:
+        """
+        Args:
+            tokenizer: the model's.
+            system_prompt: what every prompt begins with.
+            context_length: the longest prompt, with its longest candidate, in tokens.
+            max_observation_tokens: of one observation; `None` takes what the context leaves.
+        """
         self._tokenizer = tokenizer
+        self._plain = PlainText(tokenizer)
+        self._max_observation_tokens = max_observation_tokens
         self._system_prompt = system_prompt
         self._context_length = context_length
         self._contexts: dict[tuple[Any, tuple[str, ...]], Context] = {}
@@ -34,18 +52,28 @@ class ContextBuilder:
         """The context of an observation; the same object for the same question.
 
         Raises:
-            ValueError: if candidates repeat or tokenise alike, or the prompt is longer than the model's context.
+            ValueError: if candidates repeat or tokenise alike, or with nothing of the observation the prompt is longer than
+                the model's context.
         """
         key = (observation_text, tuple(candidates))
         known = self._contexts.get(key)
         if known is not None:
             return known
-        context = self._context(self.encode(self.render((), observation_text)), observation_text, key[1])
+        observation_text = well_formed(observation_text)
+        read = self.readable(observation_text)
+        ids = self.encode(self.render((), read))
+        if not self.fits(ids, candidates):
+            read = self.readable(observation_text, candidates)
+            ids = self.encode(self.render((), read))
+        context = self._context(ids, read, key[1], shortened=read != observation_text)
         self._remember(key, context)
         return context
 
-    def with_prompt(self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str]) -> Context:
-        """The context of a prompt that is longer than its observation; the same object for the same question.
+    def with_prompt(
+        self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str], *, shortened: bool
+    ) -> Context:
+        """The context of a prompt that is longer than its observation, which `shortened` says to be what `readable` left of
+        it; the same object for the same question.
 
         Raises:
             ValueError: as `context`.
@@ -53,21 +81,48 @@ class ContextBuilder:
         key = (prompt_ids, tuple(candidates))
         context = self._contexts.get(key)
         if context is None:
-            context = self._context(prompt_ids, observation_text, key[1])
+            context = self._context(prompt_ids, observation_text, key[1], shortened=shortened)
             self._remember(key, context)
         return context
 
+    def readable(self, observation_text: str, candidates: Sequence[str] | None = None) -> str:
+        """As much of an observation as `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow; given its candidates, as
+        fits a prompt of its own with the longest of them."""
+        kept = min(len(observation_text), CHARACTERS_PER_TOKEN * self._context_length)
+        if self._max_observation_tokens is not None:
+            kept = fitting(observation_text, lambda text: len(self._plain.ids(text)), self._max_observation_tokens, kept)
+        if candidates is not None:
+            room = self._context_length - self.longest(candidates)
+            kept = fitting(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
+        return shortened(observation_text, kept)
+
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text: earlier observations and replies, and the observation to answer."""
+        """The prompt as text: earlier observations and replies, and the observation to answer. With marks (`PlainText`)."""
         messages = self._messages(turns, observation_text, system_role=self._takes_system_role)
-        return self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        if any(self._plain.touches(message["content"]) for message in messages):  # the template may complete what it spells
+            apart = [{**message, "content": _apart(message["content"])} for message in messages]
+            marked = self._tokenizer.apply_chat_template(apart, add_generation_prompt=True, tokenize=False)
+            if self._plain.named_in(marked) != self._plain.named_in(text):
+                return marked
+        return text
+
+    def reply_text(self, text: str, ids: Collection[int] = ()) -> str:
+        """A reply as `render` takes it: plain text, but for markup such as `<think>` that is among the tokens that said it.
+        Special tokens that were among them are not in its text."""
+        return self._plain.quoted(text, self._plain.markup.intersection(ids))
 
     def fits(self, prompt_ids: tuple[int, ...], candidates: Sequence[str]) -> bool:
         """Whether the model can take a prompt with its longest candidate."""
-        return len(prompt_ids) + max((len(self.encode(c)) for c in candidates), default=0) <= self._context_length
+        return len(prompt_ids) + self.longest(candidates) <= self._context_length
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        """The tokens of rendered text."""
+        return self._plain.encode(text)
+
+    def longest(self, candidates: Iterable[str]) -> int:
+        """The tokens of the longest candidate."""
+        return max((len(self._plain.ids(candidate)) for candidate in candidates), default=0)
 
     def decode(self, token: int) -> str:
         return self._tokenizer.decode([token])
@@ -75,12 +130,15 @@ class ContextBuilder:
     def is_special(self, token: int) -> bool:
         return token in self._tokenizer.all_special_ids
 
-    def _context(self, prompt_ids: tuple[int, ...], observation_text: str, candidates: tuple[str, ...]) -> Context:
+    def _context(
+        self, prompt_ids: tuple[int, ...], observation_text: str, candidates: tuple[str, ...], *, shortened: bool
+    ) -> Context:
         context = Context(
             prompt_ids=prompt_ids,
-            candidate_ids=tuple(self.encode(candidate) for candidate in candidates),
+            candidate_ids=tuple(map(self._plain.ids, candidates)),
             candidates=candidates,
             observation_text=observation_text,
+            shortened=shortened,
         )
         self._check(context)
         return context
@@ -97,10 +155,12 @@ class ContextBuilder:
         observations = [*(observation for observation, _ in turns), observation_text]
         if not system_role:
             observations[0] = f"{self._system_prompt}\n\n{observations[0]}"
-        messages: list[Message] = [{"role": "system", "content": self._system_prompt}] if system_role else []
-        for observation, (_, reply) in zip(observations, turns, strict=False):
+        system = self._plain.quoted(self._system_prompt)
+        messages: list[Message] = [{"role": "system", "content": system}] if system_role else []
+        quoted = list(map(self._plain.quoted, observations))
+        for observation, (_, reply) in zip(quoted, turns, strict=False):
             messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
-        return [*messages, {"role": "user", "content": observations[-1]}]
+        return [*messages, {"role": "user", "content": quoted[-1]}]
 
     def _renders(self, messages: list[Message]) -> bool:
         try:
@@ -124,7 +184,13 @@ class ContextBuilder:
         if longest > self._context_length:
             raise ValueError(
                 f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
-                "model's context leaves beside its reply. "
-                f"Shorten the system prompt or what the agent's format_observation says, or choose a model with a longer "
-                f"context. The observation begins: {context.observation_text[:200]!r}"
+                "model's context leaves beside its reply, with next to nothing of the observation. Shorten the system "
+                "prompt or the candidates, or choose a model with a longer context. The observation read: "
+                f"{context.observation_text[:200]!r}"
             )
+
+
+def _apart(text: str) -> str:
+    """The text with marks round it, within the white space at its ends, which a template may take off."""
+    core = text.strip()
+    return text.replace(core, f"{MARK}{core}{MARK}") if core else MARK + text

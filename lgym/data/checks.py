@@ -70,6 +70,7 @@ def require_sound(data: RolloutDataModule) -> None:
         imitation_size=data.imitation_size,
         group_size=data.group_size,
         eval_episodes=data.eval_episodes,
+        max_observation_tokens=1 if data.max_observation_tokens is None else data.max_observation_tokens,
     )
     require_one_amount(data.episodes_per_rollout, data.turns_per_rollout, data.num_envs)
     require_whole_groups(data.group_size, data.episodes_per_rollout)

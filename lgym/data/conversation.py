@@ -7,6 +7,7 @@ from typing import Literal
 
 from lgym.batch import Context
 from lgym.data.chat import ContextBuilder
+from lgym.plain_text import well_formed
 from lgym.types import Said
 
 History = int | Literal["full"]
@@ -34,12 +35,15 @@ class Conversation:
         self._ids: tuple[int, ...] = ()
         self._observation = ""
         self._said: Said | None = None
+        self._reply = ""  # the same as the template is given it
         self.transcripts = 0
 
     def context(self, observation_text: str, candidates: Sequence[str]) -> Context:
-        """The question at an observation."""
+        """The question at an observation. One that is too long even by itself is shortened."""
         if self._history == 0:
             return self._builder.context(observation_text, candidates)
+        whole = well_formed(observation_text)
+        observation_text = self._builder.readable(whole)
         shown = self._turns if self._history == "full" else self._turns[-self._history :]
         text = self._builder.render(shown, observation_text)
         ids = self._extended(text)
@@ -50,21 +54,26 @@ class Conversation:
             shown = self._turns = shown[1:]  # for good, so that the next prompt goes on from this one
             text = self._builder.render(shown, observation_text)
             ids = self._builder.encode(text)
+        if not self._builder.fits(ids, candidates):
+            observation_text = self._builder.readable(whole, candidates)
+            text = self._builder.render((), observation_text)
+            ids = self._builder.encode(text)
         self._text, self._ids, self._observation = text, ids, observation_text
-        return self._builder.with_prompt(ids, observation_text, candidates)
+        return self._builder.with_prompt(ids, observation_text, candidates, shortened=observation_text != whole)
 
     def reply(self, said: Said) -> None:
         """What the model said to the context asked last."""
         if self._history != 0:
-            self._turns.append((self._observation, said.text))
+            self._reply = self._builder.reply_text(said.text, said.ids[:-1] if said.ended else said.ids)
+            self._turns.append((self._observation, self._reply))
             self._said = said
 
     def _extended(self, text: str) -> tuple[int, ...] | None:
         """The transcript's tokens with those of what is new in the template's text; `None` if that does not extend it."""
         said = self._said
-        if said is None or not text.startswith(self._text + said.text):
+        if said is None or not text.startswith(self._text + self._reply):
             return None
-        new = text[len(self._text) + len(said.text) :]
+        new = text[len(self._text) + len(self._reply) :]
         if said.ended:
             end = self._builder.decode(said.ids[-1])
             if new.startswith(end):

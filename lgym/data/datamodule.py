@@ -12,6 +12,7 @@ import lightning as L
 import numpy as np
 from torch.utils.data import DataLoader
 
+from lgym import ranks
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.batch import Context
 from lgym.data import checks
@@ -24,14 +25,12 @@ from lgym.data.imitation import Imitation, load_demonstrations
 from lgym.data.questions import candidates_of
 from lgym.data.recall import Recall, summary
 from lgym.data.replay import BestEpisodes
+from lgym.data.shares import own_state, remembering_all, share, stream
 from lgym.data.slot import Slot
 from lgym.envs.make import EnvWrapper, make_env, portable
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.types import Episode, Learner
-
-STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
-"""Each stage draws its reset seeds and its sampling from a stream of its own."""
 
 
 class RolloutDataModule(L.LightningDataModule):
@@ -55,6 +54,7 @@ class RolloutDataModule(L.LightningDataModule):
         group_size: int = 1,
         refill_groups: int = 0,
         history: History = 0,
+        max_observation_tokens: int | None = None,
         working_memory: WorkingMemory | None = None,
         episodic_memory: EpisodicMemory | None = None,
         demonstrations: list[DemonstrationSource] | None = None,
@@ -88,6 +88,8 @@ class RolloutDataModule(L.LightningDataModule):
             refill_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
                 the model's context is left out, the oldest first.
+            max_observation_tokens: of one observation: the middle of a longer one is left out, and counted. null is as many
+                as the model's context leaves beside the system prompt.
             working_memory: shows the last turns of the episode above each observation, as the agent's `summarise` and
                 `recall` word them: lgym.memory.WorkingMemory.
             episodic_memory: stores what happened in training's episodes, and shows what was like the observation:
@@ -105,6 +107,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.working_memory, self.episodic_memory = working_memory, episodic_memory
         self.demonstrations, self.replay, self.imitation_size = demonstrations or [], replay, imitation_size
         self.history, self.group_size, self.refill_groups = history, group_size, refill_groups
+        self.max_observation_tokens = max_observation_tokens
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
         self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
         self.agent = GeneralAgent() if agent is None else agent
@@ -115,7 +118,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.eval_episodes, self.transcripts_per_rollout = eval_episodes, transcripts_per_rollout
         self.eval_env_kwargs, self.seed = eval_env_kwargs, seed
         checks.require_sound(self)
-        self._rng = np.random.default_rng(self._stream("fit"))
+        self._rng = np.random.default_rng(0)  # until a run begins
         self._collector: Collector | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
@@ -163,16 +166,10 @@ class RolloutDataModule(L.LightningDataModule):
     def _imitation(self) -> Imitation | None:
         if not self.demonstrations and self.replay is None:
             return None
+        builder, chooses = self.context_builder("fit"), self._learner.chooses
         with self._learner.acting() as policy:
-            return Imitation(
-                self.agent,
-                self.context_builder("fit"),
-                policy.demonstrated,
-                self._demonstrated,
-                self.replay,
-                self.imitation_size,
-                chooses=self._learner.chooses,
-            )
+            told, say = self._demonstrated, policy.demonstrated
+            return Imitation(self.agent, builder, say, told, self.replay, self.imitation_size, chooses=chooses)
 
     @property
     def transcripts(self) -> Sequence[Episode]:
@@ -207,15 +204,15 @@ class RolloutDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return [self._evaluation("validate", seed) for seed in (None, self._stream("validate"))]
+        return [self._evaluation("validate", greedy=greedy) for greedy in (True, False)]
 
     def test_dataloader(self) -> list[DataLoader]:
         """As `val_dataloader`, with other episodes."""
-        return [self._evaluation("test", seed) for seed in (None, self._stream("test"))]
+        return [self._evaluation("test", greedy=greedy) for greedy in (True, False)]
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
-        return self._evaluation("predict", self._stream("predict"), self.eval_episodes, lambda c, rollout: c.transcripts)
+        return self._evaluation("predict", self.eval_episodes, lambda c, rollout: c.transcripts)
 
     def state_dict(self) -> dict[str, Any]:
         """Random state, every environment's position and what is remembered; plain numbers and texts."""
@@ -223,7 +220,8 @@ class RolloutDataModule(L.LightningDataModule):
             return {}
         replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
-        state = {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict(), "rollouts": played}
+        own = {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict()}
+        state = {"ranks": ranks.everyone(own), "rollouts": played}
         memory = {} if self.episodic_memory is None else {"episodic_memory": self.episodic_memory.state_dict()}
         return {**state, **replay, **memory}
 
@@ -251,18 +249,15 @@ class RolloutDataModule(L.LightningDataModule):
         if hasattr(bar, "on_play"):
             bar.on_play(done, total)
 
-    def _stream(self, stage: str) -> int:
-        """A seed of the stage's own, 0 <= seed < 2**31."""
-        rank = self.trainer.global_rank if self.trainer is not None else 0
-        return int(np.random.SeedSequence([self.seed, STAGES[stage], rank]).generate_state(1)[0] >> 1)
-
     def _training_collector(self) -> Collector:
         """Made when first needed: by then a checkpoint's state has been handed over."""
         if self._collector is None:
+            self._rng = np.random.default_rng(stream(self.seed, "fit", ranks.rank()))
             self._collector = self._make_collector("fit", self.transcripts_per_rollout)
             if self._restored is not None:
-                self._rng.bit_generator.state = self._restored["rng"]
-                self._collector.load_state_dict(self._restored["collector"])
+                if (own := own_state(self._restored["ranks"])) is not None:
+                    self._rng.bit_generator.state = own["rng"]
+                    self._collector.load_state_dict(own["collector"])
                 self._rollouts_before = self._restored["rollouts"]
                 if self.replay is not None and "replay" in self._restored:
                     self.replay.load_state_dict(self._restored["replay"])
@@ -272,28 +267,32 @@ class RolloutDataModule(L.LightningDataModule):
         """Made when first needed: the tokenizer comes with the model."""
         agent, learner = self.agent_of(stage), self._learner
         if id(agent) not in self._builders:
-            self._builders[id(agent)] = ContextBuilder(learner.tokenizer, agent.system_prompt, learner.context_length)
+            limits = learner.context_length, self.max_observation_tokens
+            self._builders[id(agent)] = ContextBuilder(learner.tokenizer, agent.system_prompt, *limits)
         return self._builders[id(agent)]
 
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
         agent, builder = self.agent_of(stage), self.context_builder(stage)
-        count = self.num_envs if stage == "fit" else min(self.num_envs, self.eval_episodes)
+        start, episodes = share(self.eval_episodes)
+        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
         make = self.env_maker(stage)
         envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
         chooses, history = self._learner.chooses, self.history
         slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
         if stage != "fit":
-            return Collector(slots, self._stream(stage), kept_transcripts)
+            return Collector(slots, stream(self.seed, stage, 0) + start, kept_transcripts)
         memory = self.episodic_memory
-        remember = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
-        return Collector(slots, self._stream(stage), kept_transcripts, self.group_size, remember, self.refill_groups)
+        store = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
+        first_seed = stream(self.seed, stage, ranks.rank())
+        remember = remembering_all(store)
+        return Collector(slots, first_seed, kept_transcripts, self.group_size, remember, self.refill_groups)
 
-    def _evaluation(self, stage: str, seed: int | None, kept_transcripts: int = 0, outcome: Any = None) -> DataLoader:
+    def _evaluation(self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False) -> DataLoader:
         dataset = EvaluationDataset(
             self._learner,
-            lambda: self._make_collector(stage, kept_transcripts),
-            seed=seed,
-            episodes=self.eval_episodes,
+            lambda: self._make_collector(stage, kept),
+            seed=None if greedy else stream(self.seed, stage, ranks.rank()),
+            episodes=share(self.eval_episodes)[1],
             progress=self._progress,
             outcome=outcome,
         )

@@ -10,10 +10,25 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lgym.batch import EpisodeStatistics, InFlight, Rollout
+from lgym.batch import EpisodeStatistics, Rollout
 from lgym.data.collector import Collector, Progress
 from lgym.data.imitation import Imitation
+from lgym.data.shares import minibatches
 from lgym.types import Learner
+
+
+class InFlight:
+    """Carries a batch past Lightning's precision plugins, which round every float tensor that they find in it.
+
+    Under `bf16-true`, recorded log-probabilities would lose all but three digits. The plugins do not look into this
+    object; moving it to a device unpacks it.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def to(self, device: torch.device | str, **_: Any) -> Any:
+        return self.batch.to(device) if hasattr(self.batch, "to") else self.batch
 
 
 class RolloutDataset(IterableDataset):
@@ -73,14 +88,14 @@ class RolloutDataset(IterableDataset):
             self.imitation.played(rollout)
         batch = self.learner.prepare(rollout)
         if warming_up and self.imitation is not None:
-            carrier = next(batch.minibatches(self.minibatch_size, range(len(batch.bundles))))  # nothing is learned from it
+            carrier = next(minibatches(batch, self.minibatch_size, range(len(batch.bundles))))  # nothing is learned from it
             for _ in range(self.update_epochs):
                 for turns in self.imitation.demonstrations(self.rng):
                     yield InFlight(replace(carrier, imitated=turns))
             return
         for _ in range(self.update_epochs):
             order = self.rng.permutation(len(batch.bundles)).tolist()
-            for minibatch in batch.minibatches(self.minibatch_size, order):
+            for minibatch in minibatches(batch, self.minibatch_size, order):
                 imitated = None if self.imitation is None else self.imitation.draw(self.rng)
                 yield InFlight(replace(minibatch, imitated=imitated))
 
@@ -119,6 +134,8 @@ class EvaluationDataset(IterableDataset):
         self.outcome = outcome
 
     def __iter__(self) -> Iterator[InFlight]:
+        if self.episodes == 0:  # more processes than episodes
+            return
         collector = self.make_collector()
         rng = None if self.seed is None else np.random.default_rng(self.seed)
         try:

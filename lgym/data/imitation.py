@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from lgym import ranks
 from lgym.agents.base import TextAgent
 from lgym.batch import Context, Reply, ReplyBatch, Rollout
 from lgym.data.chat import ContextBuilder
@@ -47,9 +48,9 @@ class Imitation:
         self._turns = self._always
 
     def played(self, rollout: Rollout) -> None:
-        """Keeps the best episodes of a rollout of whole episodes."""
+        """Keeps the best episodes of a rollout of whole episodes, whichever process played them."""
         if self._replay is not None:
-            self._replay.add(_episodes(rollout))
+            self._replay.add(episode for part in ranks.everyone(_episodes(rollout)) for episode in part)
             self._turns = self._always + [self._turn(demonstration) for demonstration in self._replay.turns()]
 
     @property

@@ -8,6 +8,10 @@ from functools import partial
 
 from lgym.agents.base import TextAgent
 from lgym.memory import EpisodicMemory, Memory, PlayedTurn, WorkingMemory
+from lgym.plain_text import shortened, well_formed
+
+REMEMBERED_CHARACTERS = 10_000
+"""Of one observation; memories are compared with each other, which takes the product of their lengths."""
 
 
 class Recall:
@@ -38,8 +42,8 @@ class Recall:
         self._restored: deque[str | None] = deque()
 
     def add(self, turn: PlayedTurn) -> None:
-        """The episode's next turn."""
-        self.turns.append(turn)
+        """The episode's next turn. Of an observation no more than `REMEMBERED_CHARACTERS` are remembered."""
+        self.turns.append(turn._replace(observation_text=_remembered(turn.observation_text)))
 
     def read(self, observation_text: str) -> str:
         """What the model reads of the observation now.
@@ -55,7 +59,7 @@ class Recall:
 
     def _composed(self, observation_text: str) -> str:
         recent = "" if self._working is None else self._working.recent(self.turns, partial(summary, self._agent))
-        similar = () if self._episodic is None else self._episodic.similar(self.turns, observation_text)
+        similar = () if self._episodic is None else self._episodic.similar(self.turns, _remembered(observation_text))
         return _text(self._agent, "recall", self._agent.recall(observation_text, recent, similar))
 
     def state_dict(self, history: int | str) -> dict[str, list[str | None]]:
@@ -67,6 +71,10 @@ class Recall:
     def bring_back(self, shown: Iterable[str | None]) -> None:
         """Has the episode's observations read as `state_dict` wrote them."""
         self._restored = deque(shown)
+
+
+def _remembered(observation_text: str) -> str:
+    return shortened(well_formed(observation_text), REMEMBERED_CHARACTERS)
 
 
 def summary(agent: TextAgent, turns: Sequence[PlayedTurn]) -> str:

@@ -16,7 +16,12 @@ The sizes in brackets are those of the legend in `lgym/batch.py`. Results keep t
 float32 where the docstring says so; none depends on torch's default dtype, which a trainer may change during a step.
 """
 
-from lgym.functional.diagnostics import clip_fraction, explained_variance
+from lgym.functional.diagnostics import (
+    action_information,
+    clip_fraction,
+    explained_variance,
+    variance_within_and_across,
+)
 from lgym.functional.gae import gae
 from lgym.functional.group_advantages import group_advantages, leave_one_out_advantages, state_advantages
 from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate, kl_k1, kl_k2, kl_k3
@@ -28,6 +33,7 @@ from lgym.functional.truncation import truncate_logits
 from lgym.functional.value_losses import clipped_value_loss, value_loss
 
 __all__ = [
+    "action_information",
     "candidate_logprobs",
     "categorical_entropy",
     "categorical_kl",
@@ -50,5 +56,6 @@ __all__ = [
     "token_logprobs",
     "truncate_logits",
     "value_loss",
+    "variance_within_and_across",
     "whiten",
 ]

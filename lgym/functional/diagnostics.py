@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from lgym.functional.inputs import require_between, require_same_shape
+from lgym.functional.inputs import at_least_float32, require_between, require_same_shape
+from lgym.functional.kl import categorical_entropy
 from lgym.functional.masking import masked_deviations, masked_mean
 
 
@@ -43,3 +44,49 @@ def clip_fraction(logprobs: Tensor, old_logprobs: Tensor, *, clip_low: float, cl
     require_between(0, math.inf, clip_high=clip_high)
     ratio = (logprobs - old_logprobs).exp()
     return ((ratio < 1 - clip_low) | (ratio > 1 + clip_high)).to(logprobs.dtype)
+
+
+@torch.no_grad()
+def variance_within_and_across(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """How much values vary within a group, and how much the groups' means do.
+
+    E[Var[v | g]] and Var[E[v | g]], whose sum is Var[v] (the law of total variance), with population variances.
+
+    "A Course in Probability", Weiss 2005, p. 385; of returns as a sign of collapse "RAGEN", Wang et al. 2025,
+    arXiv:2504.20073.
+    Shapes: values and groups [n], groups of any integers. Returns two 0-d tensors; at least float32.
+    A group of one entry, which cannot vary, is left out. Where no group has two entries, both are NaN.
+    Raises ValueError where the shapes differ.
+    """
+    require_same_shape(values=values, groups=groups)
+    values = at_least_float32(values)
+    which, counts = groups.unique(return_inverse=True, return_counts=True)[1:]
+    kept = counts[which] > 1
+    sums = values.new_zeros(len(counts)).index_add(0, which, values)
+    own = values - (sums / counts)[which]
+    across = masked_deviations((sums / counts)[which], kept)
+    nothing = ~kept.any()
+    return (
+        masked_mean(own.square(), kept).masked_fill(nothing, torch.nan),
+        masked_mean(across.square(), kept).masked_fill(nothing, torch.nan),
+    )
+
+
+@torch.no_grad()
+def action_information(logprobs: Tensor, actions: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The policy averaged over states, and how much an action tells of the state that it was taken in.
+
+    p(a) = Σ_s w_s π(a | s) / Σ w;  I(S; A) = H(p) - Σ_s w_s H(π(. | s)) / Σ w
+
+    "Elements of Information Theory", Cover & Thomas 2006, section 2.4.
+    Shapes: logprobs [U, C], normalised, -inf for what cannot be chosen; actions [U, C] int64, which action each candidate
+    is, from 0; weights [U], how often each state was met. Returns p [A] and a 0-d tensor in nats; at least float32.
+    Where every state has the same distribution I is 0 (up to rounding), and at most H(p).
+    Raises ValueError where the shapes differ.
+    """
+    require_same_shape(logprobs=logprobs, actions=actions)
+    logprobs = at_least_float32(logprobs)
+    share = weights.to(logprobs.dtype) / weights.sum()
+    mean = logprobs.new_zeros(int(actions.max()) + 1)
+    mean = mean.index_add(0, actions.flatten(), (logprobs.exp() * share[:, None]).flatten())
+    return mean, categorical_entropy(mean.log()) - (share * categorical_entropy(logprobs)).sum()

@@ -44,6 +44,9 @@ def ppo_clip_loss(
     require_same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
     require_between(0, 1, clip_low=clip_low)
     require_between(0, math.inf, clip_high=clip_high)
-    ratio = (logprobs - old_logprobs).exp()
+    log_ratio = logprobs - old_logprobs
+    # Where A >= 0 a ratio past its bound does not count; kept finite there, as 0 times the inf of exp would be NaN.
+    bounded = log_ratio.clamp(max=math.log(torch.finfo(log_ratio.dtype).max) - 1)
+    ratio = torch.where(advantages < 0, log_ratio, bounded).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -134,10 +135,17 @@ def load_pretrained(
             attn_implementation=attention,
             quantization_config=_quantization(config, dtype),
             device_map={"": device} if config.quantization is not None else None,
+            weights_only=True,  # of the old .bin format, which is a pickle
             **options,
         )
     except OSError as error:
         raise ModelNotFoundError(_not_found(config.model, looked, error)) from error
+    except UnpicklingError as error:
+        raise ValueError(
+            f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something else than "
+            "tensors, and opening that could run a program of whoever wrote it; or they are damaged. Give a model with "
+            "safetensors."
+        ) from error
     return model, tokenizer
 
 

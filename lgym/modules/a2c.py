@@ -5,11 +5,13 @@ from __future__ import annotations
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
+from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
-from lgym.functional import explained_variance, gae, whiten
+from lgym.functional import gae, whiten
 from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer, require_discounts
 from lgym.modules.describe import describe
+from lgym.modules.pooled import explained
 from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
 from lgym.policies import GenerationPolicy
 
@@ -74,8 +76,8 @@ class A2C(PolicyLearner):
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
         )
-        self.rollout_metrics["value/explained_variance"] = float(explained_variance(values[mask], returns[mask]))
-        chosen = whiten(advantages[mask]) if self.whiten_advantages else advantages[mask]
+        self.rollout_metrics["value/explained_variance"] = explained(values[mask], returns[mask])
+        chosen = ranks.jointly(whiten, advantages[mask]) if self.whiten_advantages else advantages[mask]
         return self.objective.credited(batch, chosen, returns[mask])
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:

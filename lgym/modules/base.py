@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,8 +11,8 @@ import lightning as L
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
+from lgym import ranks
 from lgym.batch import EpisodeStatistics, ReplyBatch, Rollout, TurnBatch
 from lgym.models import LLMConfig, build_llm
 from lgym.modules.checkpointing import (
@@ -24,15 +24,14 @@ from lgym.modules.checkpointing import (
 )
 from lgym.modules.evaluation import MODES, EpisodeMetrics
 from lgym.modules.faults import NonFiniteLossError, save_batch
+from lgym.modules.learning_rates import follow, rates_of, set_rates
+from lgym.modules.pooled import pooled
+from lgym.modules.sharding import require_whole_weights
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 from lgym.types import TaughtTurn
 
-FORMAT = 2
+FORMAT = 3
 """Of what lgym adds to a checkpoint, in the module's part and the data module's."""
-
-RATES = ("lr", "initial_lr", "max_lr", "min_lr")
-"""What torch's schedules keep in an optimizer's parameter groups."""
-
 
 DEFAULT_LLM = LLMConfig()
 
@@ -70,7 +69,11 @@ class PolicyLearner(L.LightningModule, ABC):
         self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
         self.sft_coef, self.sft_rollouts = 0.0, 0
         self.taught: list[list[TaughtTurn]] = []  # some episodes of the rollout in hand, where tokens learn
-        self._configured_rates: list[dict[str, float]] = []
+        self.configured_rates: list[dict[str, float]] = []
+        self.lr_factor = 1.0  # of the configured learning rates
+        self.rollouts_undone = 0  # whose learning somebody took back
+        self.on_fault: Callable[[str], None] | None = None  # told of what is not finite by whoever then puts it right
+        self._faulty = False  # the rollout in hand is not learned from any more
 
     @abstractmethod
     def prepare(self, rollout: Rollout) -> Any:
@@ -115,13 +118,15 @@ class PolicyLearner(L.LightningModule, ABC):
     def configure_model(self) -> None:
         if hasattr(self.policy, "llm"):
             return
+        if self._trainer is not None:
+            require_whole_weights(self.trainer.strategy)
         device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
         self.policy.bind(build_llm(self.llm_config, dtype=torch.get_default_dtype(), device=device))
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self._parameter_groups())
         scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
-        self._configured_rates = [{key: group[key] for key in RATES if key in group} for group in optimizer.param_groups]
+        self.configured_rates = rates_of(optimizer)
         if scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
@@ -135,21 +140,29 @@ class PolicyLearner(L.LightningModule, ABC):
         return [{"params": body}, {"params": head, "lr": rate * self.value_lr_scale}]
 
     def training_step(self, batch: TurnBatch | ReplyBatch, batch_idx: int) -> Tensor | None:
-        result = self._loss(batch)
+        result = None if self._faulty else self._loss(batch)
         if batch_idx == 0:
-            self.log_dict(self.rollout_metrics, on_step=False, on_epoch=True, batch_size=1)
+            self.log_dict(pooled(self.rollout_metrics), on_step=False, on_epoch=True, batch_size=1)
         if result is None:
             return None
         loss, metrics = result
-        if not torch.isfinite(loss):
+        if ranks.any_of(~torch.isfinite(loss)):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
-            raise NonFiniteLossError(
+            self._fail(
                 f"The loss is {float(loss.detach())} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. "
-                f"Its turns are in {path}; the last checkpoint is untouched. Resume with a lower learning rate, or with "
-                "--trainer.gradient_clip_val 0.5."
+                f"Its turns are in {path}",
+                "Resume with a lower learning rate, or with --trainer.gradient_clip_val 0.5.",
             )
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=len(batch), sync_dist=True)
-        return loss
+            return None
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
+        return loss + self.nothing()
+
+    def nothing(self) -> Tensor | float:
+        """A zero that every trained parameter is in: processes that add up gradients wait for all of them, also for those
+        that this loss, or this minibatch, leaves out."""
+        if ranks.size() == 1:
+            return 0.0
+        return sum(0.0 * p.sum() for p in self.parameters() if p.requires_grad)
 
     def _loss(self, batch: TurnBatch | ReplyBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
         """That of the algorithm with imitation beside it, or at the start that of imitation alone."""
@@ -177,18 +190,35 @@ class PolicyLearner(L.LightningModule, ABC):
         self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._faulty:
+            optimizer.zero_grad(set_to_none=True)
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             return
         norm = nn.utils.get_total_norm(gradients)
         if not torch.isfinite(norm):
-            raise NonFiniteLossError(
-                f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken and the last "
-                "checkpoint is untouched. Resume with a lower learning rate."
+            self._fail(
+                f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken",
+                "Resume with a lower learning rate.",
             )
+            optimizer.zero_grad(set_to_none=True)
+            return
         self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
 
+    def _fail(self, what: str, way_out: str) -> None:
+        """Ends the run; where somebody guards it, only the learning from the rollout in hand."""
+        if self.on_fault is None:
+            raise NonFiniteLossError(f"{what}; the last checkpoint is untouched. {way_out}")
+        self._faulty = True
+        self.on_fault(what)
+
+    @property
+    def rollouts_learned(self) -> int:
+        """How many the weights have learned from, before the one in hand."""
+        return self.current_epoch - self.rollouts_undone
+
     def on_train_epoch_start(self) -> None:
+        self._faulty = False
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         self._steps_before = self.trainer.global_step
 
@@ -196,21 +226,16 @@ class PolicyLearner(L.LightningModule, ABC):
         self.log_dict({"optim/steps": float(self.trainer.global_step - self._steps_before), "optim/lr": self.learning_rate})
 
     def on_train_start(self) -> None:
-        self._apply_configured_learning_rates()
+        self.scale_learning_rates(self.lr_factor)
 
-    def _apply_configured_learning_rates(self) -> None:
-        """A resumed optimizer brings its old learning rate along; the configured one counts, at the same point of the
-        schedule."""
+    def scale_learning_rates(self, factor: float) -> None:
+        """From now on they are so many times the configured ones, at the same point of the schedule; a resumed optimizer
+        brings its old ones along."""
+        self.lr_factor = factor
         for optimizer in self.trainer.optimizers:
-            for group, configured in zip(optimizer.param_groups, self._configured_rates, strict=True):
-                base = "initial_lr" if "initial_lr" in configured else "lr"
-                before = group.get(base, group["lr"])
-                if before != configured[base]:
-                    group["lr"] = group["lr"] * (configured[base] / before) if before else configured[base]
-                group.update({key: rate for key, rate in configured.items() if key != "lr"})
+            set_rates(optimizer, self.configured_rates, factor)
         for config in self.trainer.lr_scheduler_configs:
-            if isinstance(config.scheduler, LRScheduler):
-                config.scheduler.base_lrs = [group["initial_lr"] for group in config.scheduler.optimizer.param_groups]
+            follow(config.scheduler)
 
     # -- evaluation -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +264,7 @@ class PolicyLearner(L.LightningModule, ABC):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["state_dict"] = trained_state(self, checkpoint["state_dict"])
-        checkpoint["lgym"] = {"format": FORMAT, "model": self.llm_config.model, "rng": rng_state()}
+        checkpoint["lgym"] = {"format": FORMAT, "model": self.llm_config.model, "rng": ranks.everyone(rng_state())}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint.get("lgym")
@@ -252,7 +277,7 @@ class PolicyLearner(L.LightningModule, ABC):
             )
         self.configure_model()
         require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
-        set_rng_state(saved["rng"])
+        set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
 
 
 def require_reference(kl_coef: float, llm: LLMConfig) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
+from lgym import ranks
 from lgym.batch import EpisodeStatistics
 
 MODES = ("greedy", "sampled")
@@ -19,10 +20,10 @@ class EpisodeMetrics(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.returns = MeanMetric().set_dtype(torch.float64)
-        self.squares = MeanMetric().set_dtype(torch.float64)
-        self.lengths = MeanMetric().set_dtype(torch.float64)
-        self.count = SumMetric().set_dtype(torch.float64)
+        self.returns, self.squares, self.lengths = (
+            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(3)
+        )
+        self.count = SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64)
 
     def _apply(self, fn: Any, recurse: bool = True) -> EpisodeMetrics:
         """Stays on the CPU and in float64, wherever and in whatever precision the model is."""
@@ -46,3 +47,8 @@ class EpisodeMetrics(nn.Module):
     def reset(self) -> None:
         for metric in (self.returns, self.squares, self.lengths, self.count):
             metric.reset()
+
+
+def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
+    """Everyone's state. torchmetrics' own way takes the device of the state, and no GPU's backend gathers from the CPU."""
+    return ranks.everyone(state)

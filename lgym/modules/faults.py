@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from lgym import ranks
 from lgym.batch import ReplyBatch, TurnBatch
+from lgym.plain_text import as_json
 
 
 class NonFiniteLossError(RuntimeError):
@@ -17,7 +18,8 @@ class NonFiniteLossError(RuntimeError):
 
 def save_batch(folder: str | Path, batch: TurnBatch | ReplyBatch, tokenizer: Any, metrics: dict[str, Tensor]) -> Path:
     """Writes a minibatch as JSON lines, a context a line with its turns, and the metrics in a last line."""
-    path = Path(folder) / "non_finite_loss.jsonl"
+    name = "non_finite_loss.jsonl" if ranks.size() == 1 else f"non_finite_loss_{ranks.rank()}.jsonl"
+    path = Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = batch.rows.cpu()
     with path.open("w", encoding="utf-8") as file:
@@ -35,6 +37,6 @@ def save_batch(folder: str | Path, batch: TurnBatch | ReplyBatch, tokenizer: Any
                 record["old_logprobs"] = batch.old_logprobs[u, : len(context.candidates)].tolist()
                 record["choices"] = batch.choices.cpu()[turns].tolist()
                 record["returns"] = batch.returns.cpu()[turns].tolist()
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        file.write(json.dumps({name: float(value) for name, value in metrics.items()}) + "\n")
+            file.write(as_json(record) + "\n")
+        file.write(as_json({name: float(value) for name, value in metrics.items()}) + "\n")
     return path

@@ -5,13 +5,13 @@ from __future__ import annotations
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
+from lgym import ranks
 from lgym.batch import Rollout, TurnBatch
 from lgym.functional import (
     categorical_entropy,
     categorical_kl,
     clip_fraction,
     clipped_value_loss,
-    explained_variance,
     gae,
     ppo_clip_loss,
     value_loss,
@@ -21,6 +21,7 @@ from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, PolicyLearner, default_optimizer, require_discounts, require_reference
 from lgym.modules.bundles import bundles_of
 from lgym.modules.describe import describe
+from lgym.modules.pooled import explained
 from lgym.policies import CandidatePolicy
 
 
@@ -129,7 +130,7 @@ class PPO(PolicyLearner):
         mask = rollout.mask
         self._skip_rest, self._first = False, True
         self.rollout_metrics = describe(rollout)
-        self.rollout_metrics["value/explained_variance"] = float(explained_variance(values[mask], returns[mask]))
+        self.rollout_metrics["value/explained_variance"] = explained(values[mask], returns[mask])
         assert rollout.candidate_logprobs is not None
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
@@ -140,21 +141,21 @@ class PPO(PolicyLearner):
             choices=rollout.choices[mask][order],
             old_logprobs=rollout.candidate_logprobs,
             old_values=values[mask][order],
-            advantages=(whiten(chosen) if self.whiten_advantages else chosen)[order],
+            advantages=(ranks.jointly(whiten, chosen) if self.whiten_advantages else chosen)[order],
             returns=returns[mask][order],
             ref_logprobs=self._reference(rollout) if self.kl_coef > 0 else None,
-            scale=1.0 / int(mask.sum()),
+            scale=1.0 / ranks.mean(int(mask.sum())),
         )
 
     def loss(self, batch: TurnBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
         if self._skip_rest:
             return None
-        warming_up = self.current_epoch < self.value_warmup  # not yet restored when a resumed run prepares a rollout
+        warming_up = self.rollouts_learned < self.value_warmup  # not yet restored when a resumed run prepares a rollout
         logprobs, values = self.policy(batch.contexts)
         rows = batch.rows
         old_kl = categorical_kl(batch.old_logprobs, logprobs)[rows]
         approx_kl = old_kl.detach().mean()
-        if self.target_kl is not None and approx_kl > self.target_kl:
+        if self.target_kl is not None and ranks.weighted_mean(approx_kl, batch.weight) > self.target_kl:
             self._skip_rest = True
             return None
         new = logprobs[rows, batch.choices]

@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
+from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import discounted_returns, whiten
 from lgym.models import LLMConfig
@@ -56,8 +57,12 @@ class REINFORCE(PolicyLearner):
         earned = discounted_returns(
             turns.rewards, torch.zeros_like(turns.rewards), rollout.terminated, rollout.truncated, gamma=self.gamma
         )[rollout.mask]
-        advantages = whiten(earned) if self.whiten_advantages else earned - earned.mean()
+        advantages = ranks.jointly(whiten if self.whiten_advantages else _centred, earned)
         return self.objective.credited(batch, advantages)
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective.loss(batch)
+
+
+def _centred(earned: Tensor) -> Tensor:
+    return earned - earned.mean()

@@ -8,12 +8,14 @@ import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
+from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
-from lgym.functional import explained_variance, gae, whiten
+from lgym.functional import gae, whiten
 from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer, require_discounts
 from lgym.modules.credit import token_grid, turn_grid
 from lgym.modules.describe import describe
+from lgym.modules.pooled import explained
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective, require_one_of
 from lgym.policies import GenerationPolicy
 
@@ -42,6 +44,7 @@ class TextPPO(PolicyLearner):
         reward_scale: float = 1.0,
         value_coef: float = 0.5,
         value_lr_scale: float = 5.0,
+        value_warmup: int = 0,
         detach_value: bool = False,
         whiten_advantages: bool = True,
     ) -> None:
@@ -58,6 +61,8 @@ class TextPPO(PolicyLearner):
             reward_scale: what rewards are multiplied by before learning from them; reports stay in the environment's units.
             value_coef: weight of the value loss.
             value_lr_scale: the value head's learning rate, as a multiple of the optimizer's.
+            value_warmup: rollouts at the start in which only the value is learned, and the divergence from the policy that
+                played holds the policy where it is: so the adapters learn to tell states apart before they learn to act.
             detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
         """
@@ -65,6 +70,9 @@ class TextPPO(PolicyLearner):
         self.objective = TokenObjective(self, loss, value_coef)
         require_one_of("credit", credit, Credit)
         require_discounts(gamma=gamma, gae_lambda=gae_lambda)
+        if value_warmup < 0:
+            raise ValueError(f"value_warmup is {value_warmup}; it must be 0 or more rollouts.")
+        self.value_warmup = value_warmup
         self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.policy.detach_value = detach_value
         self.whiten_advantages = whiten_advantages
@@ -89,12 +97,12 @@ class TextPPO(PolicyLearner):
             gae_lambda=self.gae_lambda,
         )
         advantages, returns, values = (x[grid.real] for x in (advantages, returns, grid.values))
-        self.rollout_metrics["value/explained_variance"] = float(explained_variance(values, returns))
-        advantages = whiten(advantages) if self.whiten_advantages else advantages
+        self.rollout_metrics["value/explained_variance"] = explained(values, returns)
+        advantages = ranks.jointly(whiten, advantages) if self.whiten_advantages else advantages
         if self.credit == "token":
             mask = self.objective.in_time(batch.mask)
             advantages, returns = (torch.zeros(mask.shape).masked_scatter(mask, x) for x in (advantages, returns))
         return self.objective.credited(batch, advantages, returns)
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.objective.loss(batch)
+        return self.objective.loss(batch, holding=self.current_epoch < self.value_warmup)

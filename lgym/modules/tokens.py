@@ -12,10 +12,12 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from lgym.batch import Likelihoods, Reply, ReplyBatch, Rollout
+from lgym import ranks
+from lgym.batch import Likelihoods, ReplyBatch, Rollout
 from lgym.functional import clip_fraction, kl_estimate, kl_k3, masked_mean, policy_gradient_loss, ppo_clip_loss, value_loss
 from lgym.modules.base import PolicyLearner, require_reference
 from lgym.modules.bundles import bundles_of
+from lgym.modules.said import padded, replies_of, taught_turn
 from lgym.types import TaughtTurn
 
 SHOWN_EPISODES = 3
@@ -33,13 +35,16 @@ Divisor = Literal["reply", "tokens", "limit"]
 class TokenLoss:
     """The loss of one token.
 
-    L = L_policy + value_coef * (V - R)^2 / 2 - entropy_coef * H + kl_coef * KL(pi || reference)
+    L = L_policy + value_coef * (V - R)^2 / 2 - entropy_coef * H
+        + old_kl_coef * KL(pi_old || pi) + kl_coef * KL(pi || reference)
 
     Args:
         clip_low: the ratio of new to old probability of a token counts down to 1 - clip_low. Null, with clip_high, takes
             -A log pi in place of PPO's clipped objective: for a single pass.
         clip_high: and up to 1 + clip_high; higher than clip_low is DAPO's clip-higher (arXiv:2503.14476).
         entropy_coef: weight of the entropy bonus, per nat.
+        old_kl_coef: weight of the divergence from the policy that played, per nat, by its k3 estimate: where clipping only
+            stops pushing, it pulls back.
         kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
         kl_estimator: how it is estimated from the tokens: k1, k2 or k3 (lgym.functional.kl).
         kl_in: whether it is a term of the loss, or taken from the rewards before any credit is given.
@@ -53,6 +58,7 @@ class TokenLoss:
     clip_low: float | None = 0.2
     clip_high: float | None = 0.2
     entropy_coef: float = 0.0
+    old_kl_coef: float = 0.0
     kl_coef: float = 0.0
     kl_estimator: Estimator = "k3"
     kl_in: DivergenceIn = "loss"
@@ -67,8 +73,9 @@ class TokenLoss:
             raise ValueError(f"clip_low is {self.clip_low}; it must lie between 0 and 1.")
         if self.clip_high is not None and self.clip_high <= 0:
             raise ValueError(f"clip_high is {self.clip_high}; it must be above 0.")
-        if self.entropy_coef < 0:
-            raise ValueError(f"entropy_coef is {self.entropy_coef}; it must be 0 or more.")
+        for name in ("entropy_coef", "old_kl_coef"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
         require_one_of("kl_estimator", self.kl_estimator, Estimator)
         require_one_of("kl_in", self.kl_in, DivergenceIn)
         require_one_of("normalise_by", self.normalise_by, Divisor)
@@ -124,9 +131,9 @@ class TokenObjective:
         mask = rollout.mask
         rows = rollout.context_ids[mask]
         self._order = rows.argsort(stable=True)
-        replies = _replies(rollout)
+        replies = replies_of(rollout)
         choices = torch.tensor([reply.choice for reply in replies])
-        drawn = _padded([reply.mask for reply in replies]).bool()
+        drawn = padded([reply.mask for reply in replies]).bool()
         batch = ReplyBatch(
             contexts=rollout.contexts,
             bundles=bundles_of(rollout),
@@ -135,11 +142,11 @@ class TokenObjective:
             replies=tuple(replies[i].ids for i in self._order.tolist()),
             choices=choices[self._order],
             mask=drawn[self._order],
-            old_logprobs=_padded([reply.logprobs for reply in replies])[self._order],
+            old_logprobs=padded([reply.logprobs for reply in replies])[self._order],
             advantages=torch.zeros(drawn.shape),
             returns=None,
             ref_logprobs=None,
-            scale=1.0 / int(drawn.sum() if self.settings.normalise_by == "tokens" else len(rows)),
+            scale=1.0 / ranks.mean(int(drawn.sum()) if self.settings.normalise_by == "tokens" else len(rows)),
         )
         rewards = rollout.rewards
         if self.settings.kl_coef > 0:
@@ -197,11 +204,11 @@ class TokenObjective:
         shown: list[list[TaughtTurn]] = []
         for episode in range(SHOWN_EPISODES):
             turns = places[self._episodes == episode].tolist()
-            shown.append([_taught_turn(batch, turn) for turn in turns])
+            shown.append([taught_turn(batch, turn) for turn in turns])
         return [turns for turns in shown if turns]
 
-    def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a minibatch, with metrics."""
+    def loss(self, batch: ReplyBatch, *, holding: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a minibatch, with metrics. `holding` keeps the policy near the one that played, while the value learns."""
         distinct, which = batch.distinct()
         likely = self.learner.policy.likelihoods(distinct, entropy_gradient=self.settings.entropy_coef > 0).of(which)
         new, mask = likely.logprobs, batch.mask
@@ -213,12 +220,14 @@ class TokenObjective:
         else:
             losses = ppo_clip_loss(new, old, advantages, clip_low=low, clip_high=high)
             metrics["policy/clip_fraction"] = masked_mean(clip_fraction(new, old, clip_low=low, clip_high=high), mask)
+        old_kl = kl_k3(old, new)
         metrics |= {
             "loss/policy": masked_mean(losses, mask),
             "policy/entropy": masked_mean(likely.entropy, mask),
-            "policy/approx_kl": masked_mean(kl_k3(old, new), mask),
+            "policy/approx_kl": masked_mean(old_kl, mask),
         }
-        losses = losses - self.settings.entropy_coef * likely.entropy
+        losses = losses - self.settings.entropy_coef * likely.entropy + self.settings.old_kl_coef * old_kl
+        losses = old_kl if holding else losses
         if batch.ref_logprobs is not None:
             ref_kl = kl_estimate(new, batch.ref_logprobs.to(new.dtype), estimator=self.settings.kl_estimator)
             losses = losses + self.settings.kl_coef * ref_kl
@@ -258,35 +267,3 @@ class TokenObjective:
         """[B, T] log-probabilities of the frozen model."""
         with self.learner.policy.llm.reference():
             return self.recorded(batch).logprobs
-
-
-def _taught_turn(batch: ReplyBatch, turn: int) -> TaughtTurn:
-    ids = batch.replies[turn]
-    columns = (column[turn].tolist()[: len(ids)] for column in (batch.mask, batch.old_logprobs, batch.advantages))
-    mask, logprobs, advantages = (tuple(column) + (0,) * (len(ids) - len(column)) for column in columns)
-    return TaughtTurn(batch.contexts[int(batch.rows[turn])].prompt_ids, ids, tuple(map(bool, mask)), logprobs, advantages)
-
-
-def _replies(rollout: Rollout) -> list[Reply]:
-    """What was said in each turn; a choice between candidates as a reply of one token."""
-    choices = rollout.choices[rollout.mask].tolist()
-    if rollout.candidate_logprobs is None:
-        return [rollout.replies[choice] for choice in choices]
-    rows = rollout.context_ids[rollout.mask].tolist()
-    return [
-        Reply(
-            rollout.contexts[row].candidate_ids[choice][:1],
-            (float(rollout.candidate_logprobs[row, choice]),),
-            True,
-            choice=choice,
-        )
-        for row, choice in zip(rows, choices, strict=True)
-    ]
-
-
-def _padded(rows: list[tuple[float, ...]] | list[tuple[bool, ...]]) -> Tensor:
-    """[B, T], 0 behind a row's end."""
-    padded = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.float32)
-    for row, values in zip(padded, rows, strict=True):
-        row[: len(values)] = torch.tensor(values, dtype=torch.float32)
-    return padded

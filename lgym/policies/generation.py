@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
+from lgym.plain_text import PlainText
 from lgym.policies.writing import Writer, make_generator, token_likelihoods
 
 
@@ -62,7 +63,7 @@ class GenerationPolicy(nn.Module):
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
         llm.share = self.share_prefixes
-        self.llm = llm
+        self.llm, self._plain = llm, PlainText(llm.tokenizer)
 
     @torch.no_grad()
     def reply(self, contexts: Sequence[Context], seed: int | None, *, going_on: bool = True) -> tuple[list[Reply], Tensor]:
@@ -83,8 +84,9 @@ class GenerationPolicy(nn.Module):
 
     def demonstrated(self, context: Context, text: str, ids: tuple[int, ...], choice: int) -> Reply:
         """A reply that is to be imitated: this text and the token that ends a turn, or the tokens that were sampled."""
-        tokenizer = self.llm.tokenizer
-        ids = ids or (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+        if not ids:
+            plain = self._plain
+            ids = (*plain.encode(plain.quoted(text, plain.markup)), self.llm.tokenizer.eos_token_id)
         return Reply(ids, (0.0,) * len(ids), True, text)
 
     @torch.no_grad()

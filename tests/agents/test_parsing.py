@@ -204,6 +204,14 @@ def test_names_that_are_numbers_are_names():
     assert action_number("1", ("1 up", "2 up")) is None
 
 
+def test_names_that_differ_in_case_or_space_alone_are_told_apart():
+    """NetHack's h and H are two actions; and a name with a space before it, as tokenizers like it, is read as itself."""
+    assert [action_number(text, ("U0", "u0")) for text in ("U0", "u0", " u0\n", "1")] == [0, 1, 1, 1]
+    assert [action_number(text, ("up", " up")) for text in ("up", " up", "UP ")] == [0, 1, 0]
+    agent = type("Spaced", (Lift,), {"actions": (" down", " up", " ")})()
+    assert [agent.parse(text).action for text in (" down", " up", "up", " ", '{"action": " up"}')] == [0, 1, 1, 2, 1]
+
+
 READ = {
     "JSON name": ('{"action": " UP "}', 1),
     "JSON number": ('{"action": 0}', 0),

@@ -251,10 +251,10 @@ def test_a_run_with_workers_is_the_run_without_and_resumes_exactly(tmp_path, mod
     lgym("fit", within, model_folder, trainer__max_epochs=1, data__workers="true", **counting, **turns)
     lgym("fit", within, model_folder, trainer__max_epochs=2, data__workers="true", ckpt_path="last", **counting, **turns)
     a, b = checkpoint(without), checkpoint(within)
-    assert a["RolloutDataModule"]["collector"] == b["RolloutDataModule"]["collector"]
-    assert a["RolloutDataModule"]["rng"] == b["RolloutDataModule"]["rng"]
+    assert a["RolloutDataModule"]["ranks"][0]["collector"] == b["RolloutDataModule"]["ranks"][0]["collector"]
+    assert a["RolloutDataModule"]["ranks"][0]["rng"] == b["RolloutDataModule"]["ranks"][0]["rng"]
     assert all(torch.equal(tensor, b["state_dict"][name]) for name, tensor in a["state_dict"].items())
-    ledger = b["RolloutDataModule"]["collector"]["ledger"]
+    ledger = b["RolloutDataModule"]["ranks"][0]["collector"]["ledger"]
     assert ledger == {"played": 6, "finished": 4, "dropped": 0}  # 12 turns in each of 2: 5 + 5 + 2
 
 
@@ -273,7 +273,7 @@ def test_a_run_goes_on_over_a_killed_worker_and_counts_it(tmp_path, model_folder
         "fit", tmp_path, model_folder, trainer__max_epochs=2, trainer__limit_val_batches=0, data__workers="true", **counting,
         **FEW,
     )  # fmt: skip
-    ledger = checkpoint(tmp_path)["RolloutDataModule"]["collector"]["ledger"]
+    ledger = checkpoint(tmp_path)["RolloutDataModule"]["ranks"][0]["collector"]["ledger"]
     assert ledger == {"played": 14, "finished": 12, "dropped": 2}
     assert sum(scalars(tmp_path)["rollout/episodes_dropped"].values()) == 2
     assert sum(scalars(tmp_path)["rollout/episodes"].values()) == 12

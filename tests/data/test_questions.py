@@ -142,11 +142,13 @@ def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():
 
 
 def test_a_prompt_longer_than_the_context_says_by_how_much():
-    """Silently cut prompts make training useless. A token a byte: 102 characters of frame, 9 of system prompt."""
+    """Where not even an observation of which nothing is left would fit."""
     made = builder(context_length=200)
     assert made.context("x" * 50, ["a"])
-    with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*format_observation"):
-        made.context("x" * 300, ["a"])
+    with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*system prompt"):
+        builder(context_length=200, prompt="Be brief." * 20).context("x" * 300, ["a"])
+    with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*candidates"):
+        made.context("x", ["a" * 200])
 
 
 def test_candidates_that_tokenise_alike_are_refused():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lgym.functional import clip_fraction, explained_variance
+from lgym.functional import action_information, clip_fraction, explained_variance, variance_within_and_across
 
 NAN = torch.nan
 
@@ -75,3 +75,43 @@ def test_refuses_what_does_not_fit():
         clip_fraction(x, x, clip_low=-0.2, clip_high=0.2)
     with pytest.raises(ValueError, match="clip_high must lie"):
         clip_fraction(x, x, clip_low=0.2, clip_high=-0.2)
+
+
+def test_variance_within_and_across_by_hand():
+    """Catches groups that count the same whatever their size, and unbiased estimates, which do not add up."""
+    values, groups = vector(0, 2, 4, 4, 4, 9), torch.tensor([7, 7, 3, 3, 3, 5])
+    # 0 2 within 1, mean 1; 4 4 4 within 0, mean 4; the 9 is alone. Of the five: (2 * 1 + 3 * 0) / 5 = 0.4
+    # means 1 1 4 4 4 around 2.8: (2 * 1.8² + 3 * 1.2²) / 5 = 2.16
+    within, across = variance_within_and_across(values, groups)
+    assert within.item() == pytest.approx(0.4, abs=1e-12)
+    assert across.item() == pytest.approx(2.16, abs=1e-12)
+    assert (within + across).item() == pytest.approx(values[:5].var(correction=0).item(), abs=1e-12)
+
+
+def test_variance_of_groups_of_one():
+    """Catches a variance of 0 where nothing is known of it."""
+    assert all(v.isnan() for v in variance_within_and_across(vector(1, 2), torch.tensor([0, 1])))
+    within, across = variance_within_and_across(vector(1, 3), torch.tensor([4, 4]))
+    assert (within.item(), across.item()) == (1.0, 0.0)
+
+
+def test_action_information_by_hand():
+    """Catches states that count once however often they were met, and an entropy of the wrong sign."""
+    surely = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
+    actions = torch.tensor([[0, 1], [0, 1]])
+    mean, information = action_information(surely, actions, torch.tensor([3, 1]))
+    assert mean.tolist() == pytest.approx([0.75, 0.25])
+    assert information.item() == pytest.approx(-0.75 * log(0.75) - 0.25 * log(0.25), abs=1e-12)  # nothing is left open
+    # the same actions in another order: each state plays 1 with 0.8
+    same = torch.tensor([[0.2, 0.8], [0.8, 0.2]], dtype=torch.float64).log()
+    mean, information = action_information(same, torch.tensor([[0, 1], [1, 0]]), torch.tensor([3, 1]))
+    assert mean.tolist() == pytest.approx([0.2, 0.8])
+    assert information.item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_action_information_with_padding_and_other_candidates():
+    """Catches padding that becomes an action: state 0 has one candidate, state 1 two others."""
+    logprobs = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64).log()
+    mean, information = action_information(logprobs, torch.tensor([[0, 0], [1, 2]]), vector(1, 1))
+    assert mean.tolist() == pytest.approx([0.5, 0.25, 0.25])
+    assert information.item() == pytest.approx(log(2), abs=1e-12)  # 1.5 log 2 less log 2 / 2

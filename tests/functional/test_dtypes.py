@@ -27,6 +27,7 @@ IDS = torch.arange(15).view(3, 5)
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 
 CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
+    "action_information": lambda d: F.action_information(logprobs(d), IDS % 4, torch.tensor([1, 5, 2])),
     "candidate_logprobs": lambda d: F.candidate_logprobs(numbers(d), IDS + 1, MASK, temperature=0.7),
     "categorical_entropy": lambda d: F.categorical_entropy(logprobs(d)),
     "categorical_kl": lambda d: F.categorical_kl(logprobs(d), logprobs(d, seed=1)),
@@ -51,6 +52,7 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "token_logprobs": lambda d: F.token_logprobs(numbers(d, shape=(3, 5, 15)), IDS),
     "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
+    "variance_within_and_across": lambda d: F.variance_within_and_across(numbers(d, shape=(15,)), IDS.flatten() % 4),
     "whiten": lambda d: F.whiten(numbers(d), MASK),
 }
 

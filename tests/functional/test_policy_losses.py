@@ -104,6 +104,17 @@ def test_very_unlikely_answers():
     assert loss.item() == pytest.approx(-1.5, abs=1e-4)
 
 
+def test_a_ratio_beyond_every_number_teaches_nothing_where_its_bound_counts():
+    """Catches 0 * inf: e^1000 is inf, but the bound 1.2 counts, and with it no gradient."""
+    logprobs, old = torch.zeros(2, requires_grad=True), torch.tensor([-1000.0] * 2)
+    loss = ppo_clip_loss(logprobs, old, torch.tensor([2.0, 0.0]), clip_low=0.2, clip_high=0.2)
+    loss.sum().backward()
+    assert loss.tolist() == pytest.approx([-2.4, 0.0])  # -1.2 * 2
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [0.0, 0.0]
+    assert ppo_clip_loss(logprobs[:1], old[:1], -torch.ones(1), clip_low=0.2, clip_high=0.2).item() == float("inf")
+
+
 def test_padding_of_zeros_has_no_loss_and_no_gradient():
     """Catches NaN or gradient from padded entries, which hold zeros."""
     logprobs = torch.zeros(3, requires_grad=True)

@@ -129,6 +129,25 @@ def test_a_divergence_in_the_rewards_is_taken_before_credit():
     assert turns.returns.tolist() == pytest.approx([first + second, third + fourth, *rest], rel=1e-4)
 
 
+def test_while_the_value_warms_up_the_policy_is_held():
+    """The loss is then the divergence from the policy that played and the value's error, whatever the advantages are; after
+    it, `old_kl_coef` is that divergence's weight."""
+    module = learner(TextPPO, value_warmup=2, value_coef=3.0, loss=TokenLoss(entropy_coef=0.5, normalise_by="tokens"))
+    batch = module.prepare(rollout())
+    total, metrics = module.loss(batch)
+    held = float(metrics["policy/approx_kl"]) + 3.0 * float(metrics["loss/value"])
+    assert float(total.detach()) == pytest.approx(held, rel=1e-6)
+    assert float(metrics["policy/approx_kl"]) > 0.1
+    module.value_warmup = 0
+    losses = {}
+    for coef in (0.0, 0.4):
+        module.objective.settings = TokenLoss(entropy_coef=0.5, normalise_by="tokens", old_kl_coef=coef)
+        total, metrics = module.loss(batch)
+        losses[coef] = float(total.detach())
+    assert losses[0.0] != pytest.approx(held, rel=1e-3)
+    assert losses[0.4] - losses[0.0] == pytest.approx(0.4 * float(metrics["policy/approx_kl"]), rel=1e-5)
+
+
 def test_the_entropy_bonus_has_a_gradient():
     """At advantage 0 the loss is -entropy_coef times the mean entropy, and so is its gradient."""
     module = learner(TextPPO, loss=TokenLoss(entropy_coef=0.7), value_coef=0.0)
@@ -163,6 +182,7 @@ def test_several_passes_need_clipping(algorithm):
     [
         ({"clip_low": None}, "give both"),
         ({"entropy_coef": -1.0}, "entropy_coef is -1.0"),
+        ({"old_kl_coef": -1.0}, "old_kl_coef is -1.0"),
         ({"kl_coef": 0.1, "kl_estimator": "k1"}, "k1 has no gradient"),
         ({"kl_estimator": "k9"}, "kl_estimator is 'k9'; choose one of k1, k2, k3"),
         ({"kl_in": "rewards"}, "kl_in is 'rewards'; choose one of loss, reward"),

@@ -1,0 +1,63 @@
+"""What falls to each process of a run, so that all take the same number of steps and none does another's work."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from lgym import ranks
+from lgym.memory import PlayedTurn
+
+STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
+"""Each stage draws its reset seeds and its sampling from a stream of its own."""
+
+Remember = Callable[[list[list[PlayedTurn]]], None]
+
+
+def stream(seed: int, stage: str, rank: int) -> int:
+    """A seed of the stage's and the rank's own, 0 <= seed < 2**31."""
+    return int(np.random.SeedSequence([seed, STAGES[stage], rank]).generate_state(1)[0] >> 1)
+
+
+def share(total: int) -> tuple[int, int]:
+    """Of so many things in a row, the first that is this process's and how many are."""
+    size, rank = ranks.size(), ranks.rank()
+    start = total * rank // size
+    return start, total * (rank + 1) // size - start
+
+
+def minibatches(batch: Any, size: int, order: Sequence[int]) -> Iterator[Any]:
+    """One pass over a `TurnBatch` or `ReplyBatch`, in as many minibatches in every process as in that which needs most.
+
+    Where this one needs fewer, they are smaller; what is missing then is filled up with minibatches of weight 0.
+    """
+    parts = batch.parts(size, order)
+    count = max(ranks.everyone(len(parts)))
+    if len(parts) < count:
+        finer = batch.parts(-(-size * len(parts) // count), order)
+        parts = finer if len(finer) <= count else parts
+    for part in parts:
+        yield batch.select(part, scale=batch.scale * count)
+    for _ in range(count - len(parts)):
+        yield batch.select(parts[0][:1], scale=0.0)
+
+
+def remembering_all(store: Remember | None) -> Remember | None:
+    """Stores what was played in every process, in each of them: so all remember the same."""
+    if store is None:
+        return None
+    return lambda episodes: store([episode for part in ranks.everyone(episodes) for episode in part])
+
+
+def own_state(states: Sequence[Any]) -> Any | None:
+    """This process's of those that all processes saved; `None` where there were fewer of them."""
+    if len(states) != ranks.size():
+        warnings.warn(
+            f"The checkpoint was written by {len(states)} processes and {ranks.size()} go on from it. They do so soundly, but "
+            "not on the course that the run would have had: whoever has no predecessor begins with new episodes.",
+            stacklevel=2,
+        )
+    return states[ranks.rank()] if ranks.rank() < len(states) else None

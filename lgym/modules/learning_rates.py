@@ -1,0 +1,47 @@
+"""Learning rates as they are configured, whatever the optimizer of a checkpoint brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+RATES = ("lr", "initial_lr", "max_lr", "min_lr")
+"""What torch's schedules keep in an optimizer's parameter groups."""
+
+
+def rates_of(optimizer: Optimizer) -> list[dict[str, float]]:
+    """Of each parameter group."""
+    return [{key: group[key] for key in RATES if key in group} for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: Optimizer, configured: Sequence[Mapping[str, float]], factor: float) -> None:
+    """Makes the optimizer's rates `factor` times the configured ones, at the same point of the schedule.
+
+    Args:
+        optimizer: whose rates, and what schedules keep beside them, are set.
+        configured: of each parameter group, as `rates_of` told them of the new optimizer.
+        factor: what they are multiplied by.
+    """
+    for group, rates in zip(optimizer.param_groups, configured, strict=True):
+        wanted = {key: rate * factor for key, rate in rates.items()}
+        if "initial_lr" in wanted:
+            before, rate = group.get("initial_lr", group["lr"]), wanted.pop("lr")
+            if before != wanted["initial_lr"]:
+                group["lr"] = group["lr"] * (wanted["initial_lr"] / before) if before else rate
+        group.update(wanted)
+
+
+def follow(scheduler: Any) -> None:
+    """Lets a schedule, and those that it is made of, go on from its optimizer's rates."""
+    for one in _parts(scheduler):
+        if isinstance(one, LRScheduler):
+            one.base_lrs = [group["initial_lr"] for group in one.optimizer.param_groups]
+
+
+def _parts(scheduler: Any) -> Iterator[Any]:
+    yield scheduler
+    for inner in getattr(scheduler, "_schedulers", ()):
+        yield from _parts(inner)

@@ -1,0 +1,53 @@
+"""A run's learning as it stood at one moment, kept in memory: what to go back to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lgym import ranks
+from lgym.modules.base import PolicyLearner
+from lgym.modules.checkpointing import rng_state, set_rng_state, trained_state
+
+
+def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """Copies of what is trained, of the optimizers' state and of the state of chance, on the CPU; tensors and numbers only.
+
+    Learning rates and schedules are not in it. All processes of a run have to call this together.
+    """
+    return {
+        "weights": copied(trained_state(module, module.state_dict())),
+        "optimizers": [copied(optimizer.state_dict()["state"]) for optimizer in optimizers],
+        "rng": ranks.everyone(rng_state()),
+    }
+
+
+def put_back(module: PolicyLearner, optimizers: Sequence[Optimizer], saved: Mapping[str, Any]) -> None:
+    """Makes everything as it was when `snapshot` returned `saved`, which it leaves as it is; drops gradients."""
+    module.load_state_dict(saved["weights"], strict=False)  # what is frozen is not in it
+    for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": copied(state), "param_groups": groups})
+        optimizer.zero_grad(set_to_none=True)
+    set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
+
+
+def all_finite(module: torch.nn.Module) -> bool:
+    """Whether every trained weight is a number, in every process."""
+    found = torch.stack([p.detach().isfinite().all() for p in module.parameters() if p.requires_grad])
+    return not ranks.any_of(~found.all())
+
+
+def copied(value: Any) -> Any:
+    """Nested dicts and lists with every tensor copied to the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copied(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(inner) for inner in value)
+    return value

@@ -1,0 +1,115 @@
+"""What counts as a sign of collapse, metric by metric."""
+
+from __future__ import annotations
+
+import pytest
+
+from lgym.callbacks import CollapseGuard
+from lgym.callbacks.symptoms import SIGNS, Watch, signs_of
+
+WELL = {
+    "rollout/episodes": 100.0,
+    "rollout/return_mean": 0.5,
+    "rollout/return_std": 0.5,  # 0.05 the standard error
+    "rollout/dominant_action": 0.6,
+    "rollout/action_information": 0.1,
+    "rollout/repetition": 0.1,
+    "rollout/parse_rate": 0.9,
+    "policy/approx_kl": 0.02,
+    "policy/entropy": 0.4,
+    "rollout/reward_variance_within": 0.2,
+    "rollout/reward_variance_across": 0.1,
+    "value/explained_variance": 0.3,
+}
+FALLEN = {"rollout/return_mean": 0.29}
+"""0.29 + 2 * 0.05 = 0.39 is below 0.5 - 2 * 0.05 = 0.4."""
+
+TABLE = {
+    "max_dominant_action": (0.951, 0.949),
+    "min_action_information": (0.0019, 0.0021),  # 0.02 of 0.1
+    "max_repetition": (0.51, 0.49),
+    "min_parse_rate": (0.449, 0.451),  # 0.5 of 0.9
+    "max_kl": (0.51, 0.49),
+    "min_entropy": (0.0049, 0.0051),
+    "min_variance_within": (0.0019, 0.0021),  # 0.01 of 0.2
+    "min_variance_across": (0.0009, 0.0011),  # 0.01 of 0.1
+    "min_explained_variance": (-0.51, -0.49),
+}
+"""Of each limit with its default: what is just wrong, and what is just right."""
+
+ONLY_FALLEN = {"min_entropy", "min_variance_within", "min_variance_across", "min_explained_variance"}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_metric_has_its_sign(name):
+    """Catches a limit that is not looked at, on the wrong side, on the wrong scale or under another metric's name."""
+    metric = SIGNS[name][0]
+    wrong, right = TABLE[name]
+    watch = CollapseGuard().watch
+    assert watch.look(WELL) == []
+    assert watch.look({**WELL, **FALLEN, metric: right}) == []
+    (sign,) = watch.look({**WELL, **FALLEN, metric: wrong})
+    assert sign.startswith(f"{metric} is {wrong:.4g}, ")
+    assert bool(watch.look({**WELL, metric: wrong})) == (name not in ONLY_FALLEN)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_null_switches_one_off(name):
+    """And no other."""
+    watch = CollapseGuard(**{name: None}).watch
+    watch.look(WELL)
+    for other, (wrong, _) in TABLE.items():
+        found = watch.look({**WELL, **FALLEN, SIGNS[other][0]: wrong})
+        assert bool(found) == (other != name)
+
+
+def test_every_sign_is_in_the_table():
+    assert set(TABLE) == set(SIGNS)
+
+
+def test_what_a_run_begins_with_is_not_held_against_it():
+    """Catches an alarm at an untrained model; once it has been better, the same is a sign. The KL is one at once."""
+    watch = Watch(signs_of(max_dominant_action=0.95, max_kl=0.5))
+    stays = {**WELL, "rollout/dominant_action": 0.99}
+    assert watch.look(stays) == watch.look(stays) == []
+    assert watch.look(WELL) == []
+    assert len(watch.look(stays)) == 1
+    assert len(Watch(signs_of(max_kl=0.5)).look({**WELL, "policy/approx_kl": 0.6})) == 1
+
+
+def test_a_fall_within_chance_is_none():
+    """0.31 + 0.1 is not below 0.4; and where no episode ended, nothing is known."""
+    watch = Watch(signs_of(min_entropy=0.005))
+    watch.look(WELL)
+    gone = {**WELL, "policy/entropy": 0.0}
+    assert watch.look({**gone, "rollout/return_mean": 0.31}) == []
+    assert watch.look({**gone, "rollout/return_mean": -9.0, "rollout/episodes": 0.0}) == []
+    assert len(watch.look({**gone, "rollout/return_mean": 0.29})) == 1
+
+
+def test_the_highest_and_the_best_are_those_of_sound_rollouts():
+    """Catches a collapse that raises its own standard, such as always-stay, which is better than random play."""
+    watch = Watch(signs_of(max_dominant_action=0.95, min_variance_within=0.01))
+    watch.look(WELL)
+    watch.look({**WELL, "rollout/dominant_action": 1.0, "rollout/return_mean": 0.9, "rollout/reward_variance_within": 99.0})
+    assert watch.best == (0.5, 0.05)
+    assert watch.highest == {"rollout/reward_variance_within": 0.2}
+
+
+def test_what_is_missing_or_no_number_is_no_sign():
+    """Explained variance is NaN where returns do not vary."""
+    watch = CollapseGuard().watch
+    watch.look(WELL)
+    assert watch.look({}) == []
+    assert watch.look({**WELL, **FALLEN, "value/explained_variance": float("nan")}) == []
+
+
+def test_a_watch_goes_on_from_its_state():
+    """Catches a resumed run that has forgotten what it was like."""
+    one, other = CollapseGuard().watch, CollapseGuard().watch
+    one.look(WELL)
+    other.load_state_dict(one.state_dict())
+    for name, (wrong, _) in TABLE.items():
+        bad = {**WELL, **FALLEN, SIGNS[name][0]: wrong}
+        assert other.look(bad) == one.look(bad) != []
+    assert other.state_dict() == one.state_dict()

@@ -1,0 +1,176 @@
+"""Several processes from the command line: with one number changed, to the end, on from a checkpoint, and when one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from test_resume import assert_same
+
+from helpers.runs import checkpoint, scalars
+from lgym.modules.sharding import require_whole_weights
+
+HERE = Path(__file__).parent
+YAML = """
+trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 3, check_val_every_n_epoch: 3}
+model:
+  class_path: lgym.modules.PPO
+  init_args:
+    llm: {lora: {r: 4}, value_hidden_size: 16}
+    policy: {class_path: lgym.policies.CandidatePolicy, init_args: {normalisation: token, temperature: 3}}
+    optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.005}}
+data:
+  env: helpers.echo:Counting-v0
+  agent: helpers.echo.CountingAgent
+  max_episode_steps: 5
+  num_envs: 4
+  turns_per_rollout: 24
+  minibatch_size: 4
+  eval_episodes: 13
+  episodic_memory: {unit: turn, capacity: 20}
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, model_folder) -> Path:
+    path = tmp_path_factory.mktemp("config") / "two.yaml"
+    path.write_text(YAML.replace("llm: {", f"llm: {{model: {model_folder}, "))
+    return path
+
+
+def command(config: Path, root: Path, *words: str) -> list[str]:
+    return ["-m", "lgym.cli", "fit", "--config", str(config), f"--trainer.default_root_dir={root}", *words]
+
+
+def start(words: list[str], **changes: str) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **changes}
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def fit(config: Path, root: Path, *words: str) -> str:
+    run = start(command(config, root, *words))
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def two(config, tmp_path_factory) -> tuple[Path, str]:
+    """A run on two devices, and what it said."""
+    root = tmp_path_factory.mktemp("two")
+    return root, fit(config, root, "--trainer.devices=2")
+
+
+def test_one_number_changed(two):
+    """One log and one summary; each process plays its own share, with seeds of its own, and metrics are over both."""
+    root, said = two
+    assert said.count("Trained 3 rollouts") == 1
+    assert [path.name for path in root.iterdir()] == ["version_0"]
+    assert set(scalars(root)["rollout/turns"].values()) == {48.0}
+    saved = checkpoint(root)["RolloutDataModule"]
+    first, second = saved["ranks"]
+    assert first["collector"]["slots"][0]["seed"] != second["collector"]["slots"][0]["seed"]
+    assert first["rng"] != second["rng"]
+    assert checkpoint(root)["lgym"]["rng"][0].keys() == checkpoint(root)["lgym"]["rng"][1].keys()
+
+
+def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(two, config, tmp_path):
+    """13 episodes, 6 and 7 of them: the greedy policy's mean is one device's, whoever played which."""
+    root, _ = two
+    path = root / "version_0" / "checkpoints" / "last.ckpt"
+    words = ["-m", "lgym.cli", "validate", "--config", str(config), f"--ckpt_path={path}"]
+    for devices in (1, 2):
+        run = start([*words, f"--trainer.default_root_dir={tmp_path / str(devices)}", f"--trainer.devices={devices}"])
+        said, _ = run.communicate(timeout=300)
+        assert run.returncode == 0, said
+    one, both = (scalars(tmp_path / str(devices)) for devices in (1, 2))
+    for name in ("val_greedy/return_mean", "val_greedy/return_ci95", "val_greedy/length_mean"):
+        (of_one,), (of_both,) = one[name].values(), both[name].values()
+        assert of_one == pytest.approx(of_both, rel=1e-6)
+
+
+def test_two_resume_exactly(two, config, tmp_path):
+    root, _ = two
+    fit(config, tmp_path, "--trainer.devices=2", "--trainer.max_epochs=1")
+    fit(config, tmp_path, "--trainer.devices=2", "--ckpt_path=last")
+    expected, got = checkpoint(root), checkpoint(tmp_path)
+    for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):
+        assert_same(expected[part], got[part])
+
+
+def test_two_torchrun_agents_on_the_loopback_are_two_devices(two, config, tmp_path):
+    """As two nodes are: the same run, bit for bit."""
+    root, _ = two
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    agents = [
+        start(
+            ["-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
+            + ["--master-addr=127.0.0.1", f"--master-port={port}"]
+            + command(config, tmp_path, "--trainer.devices=1", "--trainer.num_nodes=2")
+        )
+        for node in range(2)
+    ]
+    for agent in agents:
+        said, _ = agent.communicate(timeout=300)
+        assert agent.returncode == 0, said
+    expected, got = checkpoint(root), checkpoint(tmp_path)
+    for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):
+        assert_same(expected[part], got[part])
+
+
+def test_fewer_devices_go_on_soundly(two, config, tmp_path):
+    """A node that comes back smaller: the run goes on, and says that it is not the same course."""
+    root, _ = two
+    path = root / "version_0" / "checkpoints" / "last.ckpt"
+    said = fit(config, tmp_path, "--trainer.devices=1", "--trainer.max_epochs=4", f"--ckpt_path={path}")
+    assert "was written by 2 processes and 1 go on from it" in said
+    assert "Trained 4 rollouts" in said
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
+    """Within a minute, with the reason; here while the other waits for it or plays."""
+    run = start(command(config, tmp_path, "--trainer.devices=2", "--trainer.max_epochs=100000"))
+    last = tmp_path / "version_0" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 200
+    while not last.exists() and time.monotonic() < deadline and run.poll() is None:
+        time.sleep(0.2)
+    processes = [psutil.Process(run.pid), *psutil.Process(run.pid).children()]
+    assert len(processes) == 2
+    processes[which == "second"].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    said, _ = run.communicate(timeout=60)  # ends when both have closed the pipe
+    assert time.monotonic() - killed < 60
+    assert run.returncode != 0
+    while lives(processes[1]) and time.monotonic() - killed < 60:  # it has closed the pipe, and is about to be gone
+        time.sleep(0.1)
+    assert not lives(processes[1])
+    assert "another one has ended" in said or "is gone" in said or "terminated with code -9" in said
+    assert torch.load(last, weights_only=True)["lgym"]
+
+
+@pytest.mark.parametrize("strategy", [FSDPStrategy, ModelParallelStrategy])
+def test_weights_cut_up_are_refused(strategy):
+    with pytest.raises(ValueError, match="trainer.strategy: ddp"):
+        require_whole_weights(strategy())
+    require_whole_weights(DDPStrategy())
