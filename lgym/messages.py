@@ -12,8 +12,9 @@ NOT_OPENED = (
 )
 
 LOST = (
-    "Process {rank} of the run ends, since another one has ended or cannot be reached; what that one said stands above, unless "
-    "it was killed, as it is where memory runs out. The last checkpoint is whole: go on with --ckpt_path last.\n({said})"
+    "Process {rank} of the run ends, since another one has ended or cannot be reached; what that one said stands above, "
+    "unless it was killed, as it is where memory runs out. The last checkpoint is whole: go on with --ckpt_path last.\n"
+    "({said})"
 )
 
 MESSAGE = 10_000

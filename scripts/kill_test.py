@@ -34,6 +34,7 @@ from lgym import checkpoint_io
 from lgym.cli import main as lgym
 from lgym.data.collector import Collector
 from lgym.modules import PolicyLearner
+from lgym.runs import last_checkpoint
 
 MOMENTS: dict[str, tuple[Any, str]] = {
     "playing": (Collector, "_step"),
@@ -105,7 +106,7 @@ def fit_in_several(words: Sequence[str], root: Path, kill_after: float | None, r
 
 
 def differences(whole: Path, other: Path) -> list[str]:
-    """What is not the same at the end of two runs."""
+    """What is not the same at the end of two runs. One killed before it had a checkpoint has begun another version."""
     one, two = (dict(_leaves(_checkpoint(root))) for root in (whole, other))
     found = sorted(one.keys() ^ two.keys()) + [name for name in one.keys() & two.keys() if not _same(one[name], two[name])]
     ours, theirs = _curves(whole), _curves(other)
@@ -113,7 +114,7 @@ def differences(whole: Path, other: Path) -> list[str]:
 
 
 def _checkpoint(root: Path) -> dict[str, Any]:
-    saved = torch.load(root / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
+    saved = torch.load(last_checkpoint(root), weights_only=True)
     return {part: saved[part] for part in COMPARED if part in saved}
 
 
@@ -132,7 +133,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _curves(root: Path) -> dict[str, dict[int, str]]:
     """Every metric but times by step; of a step that was logged twice, the later value."""
-    events = EventAccumulator(str(root / "version_0"), size_guidance={"scalars": 0})
+    events = EventAccumulator(str(last_checkpoint(root).parent.parent), size_guidance={"scalars": 0})
     events.Reload()
     tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("seconds")]
     return {tag: {event.step: str(event.value) for event in events.Scalars(tag)} for tag in tags}
@@ -140,6 +141,7 @@ def _curves(root: Path) -> dict[str, dict[int, str]]:
 
 def kill_and_compare(words: Sequence[str], kills: int, seed: int, root: Path, *, devices: int = 1) -> list[dict[str, Any]]:
     """A row a kill: the moment, whether the run died of it, and what then differed from the run that nobody killed."""
+    root.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
     whole, started = root / "whole", time.monotonic()
     status = fit(words, whole) if devices == 1 else fit_in_several(words, whole, None, rng)

@@ -18,7 +18,7 @@ from lgym import ranks
 
 
 class GracefulEnding(L.Callback):
-    """On SIGTERM, ends a run at once and in order, as Ctrl-C does. Its last checkpoint holds it after its last whole rollout.
+    """On SIGTERM, ends a run at once and in order, as Ctrl-C does. Its last checkpoint holds its last whole rollout.
 
     Under SLURM, its signal that the job will be requeued (SIGUSR1) does the same, after asking for that. Lightning would
     write a checkpoint there and then, in the middle of a rollout, from which no run could go on exactly.

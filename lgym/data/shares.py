@@ -56,8 +56,8 @@ def own_state(states: Sequence[Any]) -> Any | None:
     """This process's of those that all processes saved; `None` where there were fewer of them."""
     if len(states) != ranks.size():
         warnings.warn(
-            f"The checkpoint was written by {len(states)} processes and {ranks.size()} go on from it. They do so soundly, but "
-            "not on the course that the run would have had: whoever has no predecessor begins with new episodes.",
+            f"The checkpoint was written by {len(states)} processes and {ranks.size()} go on from it. They do so soundly, "
+            "but not on the course that the run would have had: whoever has no predecessor begins with new episodes.",
             stacklevel=2,
         )
     return states[ranks.rank()] if ranks.rank() < len(states) else None

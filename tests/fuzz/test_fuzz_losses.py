@@ -85,14 +85,14 @@ def test_value_losses(entries, clip):
     assert found == pytest.approx(list(map(max, plain, moved)), rel=1e-6, abs=1e-9 * scale * scale)
 
 
-LOGITS = st.lists(st.floats(-30, 30) | st.sampled_from([0.0, 1.0, -math.inf]), min_size=1, max_size=8)
+LOGITS = st.lists(st.floats(-4, 4) | st.sampled_from([0.0, 1.0, 30.0, -math.inf]), min_size=1, max_size=8)
 
 
 @inputs(80)
 @given(
     LOGITS.filter(lambda row: max(row) > -math.inf),
     st.integers(0, 9),
-    st.sampled_from([1.0, 1e-9, 0.5]) | st.floats(0.01, 1),
+    st.sampled_from([1.0, 1.0, 1.0, 1e-9]) | st.floats(0.01, 1),
 )
 def test_truncation(logits, top_k, top_p):
     """The likeliest tokens, as few as will do; what is kept is what it was."""

@@ -183,7 +183,9 @@ def tried(text):
 @inputs(120)
 @given(
     st.lists(
-        st.sampled_from(['{"action":', '{ "action":', '{"a":', "1", '"x"', "}", "}", "[", "]", ",", '"b":', '"', " ", "{"]),
+        st.sampled_from(
+            ['{"action":', '{ "action": 2}', '{"a":', "1", '"x"', "}", "}", "[", "]", ",", '"b":', '"', " ", "{"]
+        ),
         max_size=14,
     )
 )
