@@ -22,7 +22,7 @@ def group_advantages(returns: Tensor, groups: Tensor, *, scale_by_std: bool, eps
     nearly always right or wrong, "Understanding R1-Zero-Like Training", Liu et al. 2025, arXiv:2503.20783, section 3.1.
     Shapes: returns and groups [episodes], groups holding any number for each group. Returns [episodes], at least float32.
     The deviation is that of a sample (n - 1). Where all returns of a group are equal, and so for a group of one, all are
-    exactly 0: such a group teaches nothing.
+    exactly 0: such a group teaches nothing. Squares of the returns have to fit the dtype: float32 holds those of 1e19.
     Raises ValueError where the shapes differ.
     """
     require_rank(1, returns=returns)

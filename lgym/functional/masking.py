@@ -56,7 +56,7 @@ def whiten(x: Tensor, weights: Tensor | None = None, eps: float = 1e-8) -> Tenso
     "What Matters In On-Policy Reinforcement Learning?", Andrychowicz et al. 2021, arXiv:2006.05990.
     Shapes: x and weights [...], equal; no weights means that every entry counts. Returns [...]; at least float32.
     Where all entries that count are equal, or only one counts, all are 0. Meant for constants such as advantages: the
-    gradient of σ is not finite there.
+    gradient of σ is not finite there. Squares of the entries have to fit the dtype: float32 holds those of 1e19.
     Raises ValueError where the shapes differ.
     """
     mask = torch.ones_like(x, dtype=torch.bool) if weights is None else weights

@@ -27,12 +27,11 @@ def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str
 
 
 def put_back(module: PolicyLearner, optimizers: Sequence[Optimizer], saved: Mapping[str, Any]) -> None:
-    """Makes everything as it was when `snapshot` returned `saved`, which it leaves as it is; drops gradients."""
+    """Makes everything as it was when `snapshot` returned `saved`, which it leaves as it is."""
     module.load_state_dict(saved["weights"], strict=False)  # what is frozen is not in it
     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": copied(state), "param_groups": groups})
-        optimizer.zero_grad(set_to_none=True)
     set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
 
 

@@ -102,6 +102,9 @@ def test_what_is_missing_or_no_number_is_no_sign():
     watch.look(WELL)
     assert watch.look({}) == []
     assert watch.look({**WELL, **FALLEN, "value/explained_variance": float("nan")}) == []
+    watch = Watch(signs_of(max_dominant_action=0.95))
+    watch.look({"rollout/dominant_action": float("nan")})
+    assert watch.look({"rollout/dominant_action": 0.99}) == []  # nor was it on the right side before
 
 
 def test_a_watch_goes_on_from_its_state():
