@@ -27,7 +27,7 @@ IDS = torch.arange(15).view(3, 5)
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 
 CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
-    "action_information": lambda d: F.action_information(logprobs(d), IDS % 4, torch.tensor([1, 5, 2])),
+    "action_information": lambda d: F.action_information(logprobs(d), IDS % 4, torch.tensor([1, 5, 3])),
     "candidate_logprobs": lambda d: F.candidate_logprobs(numbers(d), IDS + 1, MASK, temperature=0.7),
     "categorical_entropy": lambda d: F.categorical_entropy(logprobs(d)),
     "categorical_kl": lambda d: F.categorical_kl(logprobs(d), logprobs(d, seed=1)),

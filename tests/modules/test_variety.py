@@ -15,10 +15,10 @@ from lgym.modules.variety import repeated_ngrams
 
 def test_rewards_to_come_by_context():
     """Catches a turn's own reward in place of what the episode still paid, idle turns, and another episode's rewards."""
-    metrics = describe(rollout(learner()))
-    # stream 0: turns of contexts 0, 1 | 0 pay 1 0 | -1, so 1 0 | -1 are to come; stream 1: contexts 2, 1 pay 0 2, so 2 2.
-    # context 0: 1, -1: variance 1, mean 0; context 1: 0, 2: variance 1, mean 1; context 2 is alone
-    assert metrics["rollout/reward_variance_within"] == pytest.approx(1.0)
+    metrics = describe(rollout(learner(), rewards=torch.tensor([[1.0, 3.0, -1.0], [0.0, 2.0, 0.0]])))
+    # stream 0: turns of contexts 0, 1 | 0 pay 1 3 | -1, so 4 3 | -1 are to come; stream 1: contexts 2, 1 pay 0 2, so 2 2.
+    # context 0: 4, -1: variance 6.25, mean 1.5; context 1: 3, 2: variance 0.25, mean 2.5; context 2 is alone
+    assert metrics["rollout/reward_variance_within"] == pytest.approx(3.25)
     assert metrics["rollout/reward_variance_across"] == pytest.approx(0.25)
     # returns 1, -1, 2: mean 2/3, variance (1/9 + 25/9 + 16/9) / 3 = 14/9
     assert metrics["rollout/return_std"] == pytest.approx((14 / 9) ** 0.5)
@@ -63,5 +63,5 @@ def test_repeated_sequences_of_tokens():
         repeated_ngrams([1], n=0)
     played = spoken()
     loop = replace(played.replies[2], ids=(9,) * 8, logprobs=(-1.0,) * 8)  # five fours, one of them new
-    replies = (*played.replies[:2], loop, *played.replies[3:])
-    assert describe(replace(played, replies=replies))["rollout/repetition"] == pytest.approx(4 / 5 / 6)
+    replies = (*played.replies[:2], loop, *played.replies[3:5], loop)
+    assert describe(replace(played, replies=replies))["rollout/repetition"] == pytest.approx(2 * 4 / 5 / 6)

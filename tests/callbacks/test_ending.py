@@ -1,0 +1,73 @@
+"""Runs that end from outside, as a process of their own that is sent a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.runs import checkpoint
+
+HERE = Path(__file__).parent.parent
+CONFIG = """
+trainer: {{accelerator: cpu, enable_progress_bar: false, max_epochs: 100000, check_val_every_n_epoch: 100000}}
+model: {{class_path: lgym.modules.PPO, init_args: {{llm: {{model: {model}, lora: {{r: 4}}, value_hidden_size: 16}}}}}}
+data:
+  env: helpers.echo:Echo-v0
+  agent: helpers.echo.EchoAgent
+  num_envs: 8
+  episodes_per_rollout: 32
+"""
+
+
+@pytest.fixture
+def run(tmp_path, model_folder):
+    """Starts a run, waits for its first checkpoint, sends it a signal; what it said."""
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG.format(model=model_folder))
+    root = tmp_path / "runs"
+
+    def ended_by(number: int, **changes: str) -> str:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lgym.cli", "fit", f"--config={config}", f"--trainer.default_root_dir={root}"],
+            cwd=HERE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        last = root / "version_0" / "checkpoints" / "last.ckpt"
+        deadline = time.monotonic() + 120
+        while not last.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 1, said
+        assert checkpoint(root)["epoch"] >= 0
+        return said
+
+    return ended_by
+
+
+def test_sigterm_ends_a_run_in_order(run, tmp_path):
+    """A preempted node gives half a minute; Lightning by itself would go on to the end of a minibatch, or of the playing."""
+    assert "holds the run after its last whole rollout; --ckpt_path last goes on from there" in run(signal.SIGTERM)
+
+
+def test_slurms_signal_asks_for_requeueing(run, tmp_path):
+    """And leaves no checkpoint of the middle of a rollout, which Lightning would resume from before any other."""
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    job = {"SLURM_JOB_ID": "42", "SLURM_JOB_NAME": "lake", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
+    node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_NODELIST": "localhost"}
+    said = run(signal.SIGUSR1, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", **job, **node)
+    assert (tmp_path / "asked").read_text().split() == ["requeue", "42"]
+    assert "asked SLURM to requeue job 42: status 0" in said
+    assert not list(tmp_path.rglob("hpc_ckpt*"))
