@@ -8,6 +8,7 @@ from collections import namedtuple
 
 import pytest
 import torch
+from modules.test_ppo import learner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_resume import SCHEDULE, TALK, THINKS, TIMES, WARM, assert_same
 
@@ -50,18 +51,19 @@ def logged(root, name):
 
 
 def broken_loss(monkeypatch, rollouts, how):
-    """PPO's loss is of no use in the second minibatch of these rollouts, counted from 1."""
-    sound = PPO.loss
+    """PPO's loss is of no use in the second minibatch of these rollouts, counted from 1; tells of what it was asked for."""
+    sound, asked = PPO.loss, []
 
     def broken(self, batch):
         loss, metrics = sound(self, batch)
-        inner = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if self.trainer.current_epoch + 1 in rollouts and inner == 2:
+        asked.append((self.trainer.current_epoch + 1, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready))
+        if asked[-1] in [(rollout, 2) for rollout in rollouts]:
             p = next(p for p in self.parameters() if p.requires_grad)
             loss = loss * torch.nan if how == "loss" else loss + (p * 0).sqrt().sum()  # finite, but of infinite slope
         return loss, metrics
 
     monkeypatch.setattr(PPO, "loss", broken)
+    return asked
 
 
 # -- the ladder ---------------------------------------------------------------------------------------------------------
@@ -217,8 +219,9 @@ def test_a_run_that_was_ended_can_go_on(tmp_path, model_folder):
 @pytest.mark.parametrize("how", ["loss", "gradient"])
 def test_a_loss_or_gradient_that_is_no_number_is_survived(tmp_path, model_folder, monkeypatch, how):
     """The rest of that rollout is left out, and the run goes on from the best weights at half the rate."""
-    broken_loss(monkeypatch, [3], how)
-    guarded(tmp_path, model_folder, 5)
+    asked = broken_loss(monkeypatch, [3], how)
+    guarded(tmp_path, model_folder, 5, data__minibatch_size=1)
+    assert [minibatch for rollout, minibatch in asked if rollout == 3] == [1, 2]
     assert logged(tmp_path, "guard/level") == [0, 0, 3, 3, 3]
     assert logged(tmp_path, "optim/lr") == pytest.approx([0.005, 0.005, 0.005, 0.0025, 0.0025], rel=1e-6)
     kept = state(tmp_path)
@@ -227,9 +230,29 @@ def test_a_loss_or_gradient_that_is_no_number_is_survived(tmp_path, model_folder
     assert event["signs"][0].startswith(f"The {how}" if how == "loss" else "The gradient's norm")
     scores = logged(tmp_path, "val_sampled/return_mean")[:2]
     best = scores.index(max(scores))  # those after rollout 2 have played rollout 3, which was sound until it broke
-    assert_same(Spoiler.seen[best], Spoiler.seen[2])
+    for part in ("weights", "optimizer"):  # of chance, the rest of the rollout has drawn since
+        assert_same(Spoiler.seen[best][part], Spoiler.seen[2][part])
     assert all(bool(one["finite"]) for one in Spoiler.seen)
     assert any(not torch.equal(Spoiler.seen[4]["weights"][n], t) for n, t in Spoiler.seen[2]["weights"].items())
+
+
+def test_no_step_is_taken_with_a_gradient_that_is_no_number():
+    """Before anybody has gone back, the weights are what they were."""
+    module, told = learner(), []
+    module.on_fault = told.append
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.full_like(p, torch.nan)
+    module.on_before_optimizer_step(torch.optim.AdamW(trained))
+    assert all(p.grad is None for p in trained)
+    assert "no step was taken" in told[0]
+
+
+def test_a_last_rollout_that_breaks_is_evaluated_after_going_back(tmp_path, model_folder, monkeypatch, capsys):
+    """So the run's table is that of its weights, and nothing is said of others."""
+    broken_loss(monkeypatch, [3], "loss")
+    guarded(tmp_path, model_folder, 3)
+    assert "after the last evaluation" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
