@@ -109,6 +109,17 @@ def test_two_resume_exactly(two, config, tmp_path):
         assert_same(expected[part], got[part])
 
 
+def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
+    """`target_kl`: they take the same decision, and what is skipped moves nothing, also by momentum (Lightning has no word
+    for that where there are several)."""
+    fit(config, tmp_path, "--trainer.devices=2", "--model.target_kl=1e-6", "--model.value_warmup=0")
+    steps = sum(scalars(tmp_path)["optim/steps"].values())
+    state = checkpoint(tmp_path)["optimizer_states"][0]["state"]
+    assert {float(own["step"]) for own in state.values()} == {steps}
+    minibatches = checkpoint(tmp_path)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"]
+    assert 3 <= steps < minibatches
+
+
 def test_two_torchrun_agents_on_the_loopback_are_two_devices(two, config, tmp_path):
     """As two nodes are: the same run, bit for bit."""
     root, _ = two

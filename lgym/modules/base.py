@@ -65,7 +65,8 @@ class PolicyLearner(L.LightningModule, ABC):
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.learning_rate = 0.0
-        self._steps_before = 0
+        self._steps = 0  # taken in the rollout in hand
+        self._contributed = False  # whether anything has been learned from since the last one
         self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
         self.sft_coef, self.sft_rollouts = 0.0, 0
         self.taught: list[list[TaughtTurn]] = []  # some episodes of the rollout in hand, where tokens learn
@@ -144,7 +145,7 @@ class PolicyLearner(L.LightningModule, ABC):
         if batch_idx == 0:
             self.log_dict(pooled(self.rollout_metrics), on_step=False, on_epoch=True, batch_size=1)
         if result is None:
-            return None
+            return self._skipped()
         loss, metrics = result
         if ranks.any_of(~torch.isfinite(loss)):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
@@ -153,9 +154,14 @@ class PolicyLearner(L.LightningModule, ABC):
                 f"Its turns are in {path}",
                 "Resume with a lower learning rate, or with --trainer.gradient_clip_val 0.5.",
             )
-            return None
+            return self._skipped()
+        self._contributed = True
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
         return loss + self.nothing()
+
+    def _skipped(self) -> Tensor | None:
+        """The loss of a minibatch that is not learned from: of several processes each has to have one."""
+        return None if ranks.size() == 1 else self.nothing()  # type: ignore[return-value]
 
     def nothing(self) -> Tensor | float:
         """A zero that every trained parameter is in: processes that add up gradients wait for all of them, also for those
@@ -190,8 +196,9 @@ class PolicyLearner(L.LightningModule, ABC):
         self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._faulty:
-            optimizer.zero_grad(set_to_none=True)
+        if self._faulty or not self._contributed:
+            optimizer.zero_grad(set_to_none=True)  # else momentum would take a step
+        self._contributed = False
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             return
@@ -203,6 +210,7 @@ class PolicyLearner(L.LightningModule, ABC):
             )
             optimizer.zero_grad(set_to_none=True)
             return
+        self._steps += 1
         self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
 
     def _fail(self, what: str, way_out: str) -> None:
@@ -220,10 +228,10 @@ class PolicyLearner(L.LightningModule, ABC):
     def on_train_epoch_start(self) -> None:
         self._faulty = False
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        self._steps_before = self.trainer.global_step
+        self._steps = 0
 
     def on_train_epoch_end(self) -> None:
-        self.log_dict({"optim/steps": float(self.trainer.global_step - self._steps_before), "optim/lr": self.learning_rate})
+        self.log_dict({"optim/steps": float(self._steps), "optim/lr": self.learning_rate})
 
     def on_train_start(self) -> None:
         self.scale_learning_rates(self.lr_factor)
@@ -278,21 +286,3 @@ class PolicyLearner(L.LightningModule, ABC):
         self.configure_model()
         require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
         set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
-
-
-def require_reference(kl_coef: float, llm: LLMConfig) -> None:
-    """Refuses a divergence from the frozen reference where there is none, or one of negative weight."""
-    if kl_coef < 0:
-        raise ValueError(f"kl_coef is {kl_coef}; it must be 0 or more.")
-    if kl_coef > 0 and llm.lora is None:
-        raise ValueError(
-            f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay near to. "
-            "Set kl_coef: 0, or train adapters."
-        )
-
-
-def require_discounts(**values: float) -> None:
-    """Refuses what is no share."""
-    for name, value in values.items():
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} is {value}; it must lie between 0 and 1.")

@@ -18,10 +18,11 @@ from lgym.functional import (
     whiten,
 )
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, PolicyLearner, default_optimizer, require_discounts, require_reference
+from lgym.modules.base import DEFAULT_LLM, PolicyLearner, default_optimizer
 from lgym.modules.bundles import bundles_of
 from lgym.modules.describe import describe
 from lgym.modules.pooled import explained
+from lgym.modules.settings import require_discounts, require_reference
 from lgym.policies import CandidatePolicy
 
 

@@ -10,8 +10,9 @@ from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import discounted_returns, whiten
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer, require_discounts
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
 from lgym.modules.describe import describe
+from lgym.modules.settings import require_discounts
 from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
 from lgym.policies import GenerationPolicy
 

@@ -12,10 +12,11 @@ from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import gae, whiten
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer, require_discounts
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
 from lgym.modules.credit import token_grid, turn_grid
 from lgym.modules.describe import describe
 from lgym.modules.pooled import explained
+from lgym.modules.settings import require_discounts
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective, require_one_of
 from lgym.policies import GenerationPolicy
 

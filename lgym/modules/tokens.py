@@ -15,9 +15,10 @@ from torch import Tensor
 from lgym import ranks
 from lgym.batch import Likelihoods, ReplyBatch, Rollout
 from lgym.functional import clip_fraction, kl_estimate, kl_k3, masked_mean, policy_gradient_loss, ppo_clip_loss, value_loss
-from lgym.modules.base import PolicyLearner, require_reference
+from lgym.modules.base import PolicyLearner
 from lgym.modules.bundles import bundles_of
 from lgym.modules.said import padded, replies_of, taught_turn
+from lgym.modules.settings import require_reference
 from lgym.types import TaughtTurn
 
 SHOWN_EPISODES = 3
