@@ -196,7 +196,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._faulty or not self._contributed:
+        if self._faulty or (ranks.size() > 1 and not self._contributed):
             optimizer.zero_grad(set_to_none=True)  # else momentum would take a step
         self._contributed = False
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
