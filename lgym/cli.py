@@ -28,6 +28,7 @@ from lgym.callbacks import (
     TokenTranscripts,
     Transcripts,
     TranscriptWriter,
+    follow_first_process,
 )
 from lgym.checkpoint_io import WholeCheckpointIO
 from lgym.data import RolloutDataModule
@@ -236,6 +237,7 @@ class LgymCLI(LightningCLI):
 
 def main(args: list[str] | None = None) -> None:
     """Runs the command line; a mistake that lgym understands ends it with one message and exit status 1."""
+    follow_first_process()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")

@@ -3,7 +3,7 @@
 from lgym.callbacks.blackjack import BlackjackStrategy
 from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.callbacks.disk import DiskGuard
-from lgym.callbacks.ending import GracefulEnding
+from lgym.callbacks.ending import GracefulEnding, follow_first_process
 from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.progress import RolloutProgress
 from lgym.callbacks.summary import RunSummary
@@ -19,6 +19,7 @@ __all__ = [
     "RolloutProgress",
     "RunSummary",
     "TranscriptWriter",
+    "follow_first_process",
     "TokenTranscripts",
     "Transcripts",
 ]

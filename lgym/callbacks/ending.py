@@ -14,7 +14,8 @@ import lightning as L
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 
-from lgym import ranks
+FIRST = "LGYM_FIRST_PROCESS"
+"""The environment variable in which the first process of a run tells those that it starts who it is."""
 
 
 class GracefulEnding(L.Callback):
@@ -36,11 +37,6 @@ class GracefulEnding(L.Callback):
         if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
             signal.signal(environment.requeue_signal or signal.SIGUSR1, self._requeue)
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        environment: Any = trainer._accelerator_connector.cluster_environment
-        if ranks.rank() > 0 and not environment.creates_processes_externally:
-            threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
     def _end(self, number: int, frame: Any) -> None:
         self.signalled = signal.Signals(number).name
         raise KeyboardInterrupt(self.signalled)
@@ -59,9 +55,18 @@ def request_requeue() -> None:
     print(f"lgym: asked SLURM to requeue job {job}: status {done.returncode}.", file=sys.stderr)
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process within a second of the one that started it: it may be playing, and so notice nothing for long."""
-    while os.getppid() == parent:
+def follow_first_process() -> None:
+    """Ends this process within a second of the run's first one, if that has started it: it may be waiting for that one, or
+    playing, and so notice nothing for long. Called before anything else is done; torchrun and SLURM see to it themselves."""
+    rank = os.environ.get("LOCAL_RANK", "0")
+    if rank == "0":
+        os.environ[FIRST] = str(os.getpid())
+    elif FIRST in os.environ and not os.environ.keys() & {"TORCHELASTIC_RUN_ID", "SLURM_PROCID"}:
+        threading.Thread(target=_end_with, args=(int(os.environ[FIRST]), rank), daemon=True).start()
+
+
+def _end_with(first: int, rank: str) -> None:
+    while os.getppid() == first:
         time.sleep(1.0)
-    print(f"lgym: the run's first process ({parent}) is gone; process {ranks.rank()} ends too.", file=sys.stderr)
+    print(f"lgym: the run's first process ({first}) is gone; process {rank} ends too.", file=sys.stderr)
     os._exit(1)

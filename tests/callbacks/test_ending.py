@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from helpers.runs import checkpoint
@@ -23,6 +24,13 @@ data:
   num_envs: 8
   episodes_per_rollout: 32
 """
+
+
+def lives(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture
@@ -71,3 +79,24 @@ def test_slurms_signal_asks_for_requeueing(run, tmp_path):
     assert (tmp_path / "asked").read_text().split() == ["requeue", "42"]
     assert "asked SLURM to requeue job 42: status 0" in said
     assert not list(tmp_path.rglob("hpc_ckpt*"))
+
+
+def test_a_process_whose_first_one_is_gone_ends_too(tmp_path, model_folder):
+    """It would wait for half an hour at the place where they were to meet."""
+    config, log = tmp_path / "run.yaml", tmp_path / "log"
+    config.write_text(CONFIG.format(model=model_folder))
+    fit = [sys.executable, "-m", "lgym.cli", "fit", f"--config={config}", "--trainer.devices=2"]
+    first = (
+        f"import os, subprocess; os.environ['LGYM_FIRST_PROCESS'] = str(os.getpid()); "
+        f"print(subprocess.Popen({fit}, stderr=open({str(log)!r}, 'w')).pid)"
+    )
+    meeting = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    command = [sys.executable, "-c", first]
+    done = subprocess.run(command, cwd=HERE, env={**os.environ, **meeting}, stdout=subprocess.PIPE, text=True, check=True)
+    second, begun = int(done.stdout.split()[0]), time.monotonic()
+    while "is gone; process 1 ends too" not in log.read_text() and time.monotonic() - begun < 60:
+        time.sleep(0.2)
+    while lives(second) and time.monotonic() - begun < 60:
+        time.sleep(0.2)
+    assert "is gone; process 1 ends too" in log.read_text()
+    assert not lives(second)
