@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.runs import checkpoint, lgym
-from lgym.checkpoint_io import TornCheckpointError, WholeCheckpointIO, before
+from lgym.checkpoint_io import TornCheckpointError, WholeCheckpointIO, before, is_whole
 
 
 @pytest.fixture
@@ -39,13 +39,38 @@ def test_a_torn_one_gives_way_to_the_one_before(path, keep):
         assert read(path) == 1
 
 
-def test_a_single_wrong_byte_is_found(path):
-    data = bytearray(path.read_bytes())
-    at = data.find(torch.full((1000,), 2.0).numpy().tobytes())
-    data[at + 2000] ^= 1
-    path.write_bytes(data)
+def test_any_single_wrong_byte_is_found(path):
+    """In a tensor, in a name, in the archive's own directory (whose fields a reader of archives does not all look at), in
+    the checksum; and wherever the file is cut off."""
+    data = path.read_bytes()
+    assert is_whole(path)
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        assert not is_whole(path), at
+        if at % 9 == 0 or at > len(data) - 110:
+            path.write_bytes(data[:at])
+            assert not is_whole(path), at
     with pytest.warns(UserWarning, match="torn or corrupt"):
         assert read(path) == 1
+
+
+def test_it_is_a_checkpoint_like_any_other(path):
+    """torch opens it, also without reading it whole; and one that another program wrote has no checksum to compare."""
+    for mmap in (False, True):
+        assert torch.load(path, weights_only=True, mmap=mmap)["number"] == 2
+    other = path.with_name("other.ckpt")
+    torch.save({"number": 5}, other)
+    assert read(other) == 5
+    other.write_bytes(other.read_bytes()[:-30])
+    with pytest.raises(TornCheckpointError):
+        read(other)
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_called_torn(path, monkeypatch):
+    """To go on from the one before would hide it."""
+    monkeypatch.setattr(type(path), "read_bytes", lambda self: (_ for _ in ()).throw(PermissionError("not yours")))
+    with pytest.raises(PermissionError, match="not yours"):
+        read(path)
 
 
 def test_nothing_whole_is_left(path):

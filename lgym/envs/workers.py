@@ -45,7 +45,7 @@ def answer_of(work: Callable[[], Any]) -> Any:
     anybody's code, and which one it was and where it stood has to be told of every mistake in it."""
     try:
         return work()
-    except Exception as error:  # the one place where lgym calls code that may raise anything
+    except Exception as error:  # what anybody's code may raise; a narrower list would let the rest pass unnamed
         said = "".join(traceback.format_exception_only(error)).strip()
         raise EnvironmentRaisedError(said, traceback.format_exc()) from error
 

