@@ -35,9 +35,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from metering import TASKS, MeteredPPO, Work
-from peers import PEERS, compare
-from peers import table as peer_table
 from tqdm import tqdm
 
 from lgym.data import RolloutDataModule
@@ -45,6 +42,9 @@ from lgym.models import LLMConfig, build_llm
 from lgym.models.build import load_pretrained
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import find_entry
+from metering import TASKS, MeteredPPO, Work
+from peers import PEERS, compare
+from peers import table as peer_table
 
 SHAPES = ((8, 64), (16, 64), (32, 64), (64, 32), (8, 128))
 """Rows and tokens that the roofline is looked for at."""

@@ -107,10 +107,14 @@ def fit_in_several(words: Sequence[str], root: Path, kill_after: float | None, r
 
 def differences(whole: Path, other: Path) -> list[str]:
     """What is not the same at the end of two runs. One killed before it had a checkpoint has begun another version."""
-    one, two = (dict(_leaves(_checkpoint(root))) for root in (whole, other))
-    found = sorted(one.keys() ^ two.keys()) + [name for name in one.keys() & two.keys() if not _same(one[name], two[name])]
-    ours, theirs = _curves(whole), _curves(other)
-    return found + sorted(ours.keys() ^ theirs.keys()) + [c for c in ours.keys() & theirs.keys() if ours[c] != theirs[c]]
+    return differing(*map(_checkpoint, (whole, other))) + differing(*map(_curves, (whole, other)))
+
+
+def differing(one: Any, other: Any) -> list[str]:
+    """The paths of the leaves of nested dicts and lists that only one of the two has, or that are not equal bit for bit."""
+    ours, theirs = dict(_leaves(one)), dict(_leaves(other))
+    unequal = [name for name in ours.keys() & theirs.keys() if not _same(ours[name], theirs[name])]
+    return sorted(ours.keys() ^ theirs.keys()) + sorted(unequal)
 
 
 def _checkpoint(root: Path) -> dict[str, Any]:

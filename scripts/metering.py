@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import torch
-from peers import letters
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import ReplyBatch, Rollout, TurnBatch
@@ -18,6 +17,7 @@ from lgym.models.llm import ValueHeadLLM
 from lgym.modules import GRPO, PPO, PolicyLearner
 from lgym.policies import CandidatePolicy, GenerationPolicy
 from lgym.types import ParsedAction
+from peers import letters
 
 
 class ExactCartPoleAgent(CartPoleAgent):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from helpers import tiny
+
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores, and so has what it starts
+    threads = max(1, (os.cpu_count() or 1) // int(workers))
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

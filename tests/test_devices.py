@@ -14,14 +14,18 @@ import psutil
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
-from test_resume import assert_same
 
-from helpers.runs import checkpoint, scalars
+from helpers.runs import assert_same_run, checkpoint, scalars
 from lgym.modules.sharding import require_whole_weights
 
 HERE = Path(__file__).parent
 YAML = """
-trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 3, check_val_every_n_epoch: 3}
+trainer:
+  accelerator: cpu
+  enable_progress_bar: false
+  max_epochs: 3
+  check_val_every_n_epoch: 3
+  callbacks: [{class_path: helpers.spoiler.Alike}]
 model:
   class_path: lgym.modules.PPO
   init_args:
@@ -58,10 +62,10 @@ def start(words: list[str], **changes: str) -> subprocess.Popen:
     )
 
 
-def fit(config: Path, root: Path, *words: str) -> str:
+def fit(config: Path, root: Path, *words: str, status: int = 0) -> str:
     run = start(command(config, root, *words))
     said, _ = run.communicate(timeout=300)
-    assert run.returncode == 0, said
+    assert run.returncode == status, said
     return said
 
 
@@ -104,9 +108,7 @@ def test_two_resume_exactly(two, config, tmp_path):
     root, _ = two
     fit(config, tmp_path, "--trainer.devices=2", "--trainer.max_epochs=1")
     fit(config, tmp_path, "--trainer.devices=2", "--ckpt_path=last")
-    expected, got = checkpoint(root), checkpoint(tmp_path)
-    for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):
-        assert_same(expected[part], got[part])
+    assert_same_run(root, tmp_path, validated_alike=False)
 
 
 def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
@@ -118,6 +120,30 @@ def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
     assert {float(own["step"]) for own in state.values()} == {steps}
     minibatches = checkpoint(tmp_path)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"]
     assert 3 <= steps < minibatches
+
+
+GUARD = """
+trainer:
+  max_epochs: 5
+  callbacks:
+    - {class_path: lgym.callbacks.CollapseGuard, init_args: {max_kl: 0.0, max_rollbacks: 1}}
+    - {class_path: helpers.spoiler.Alike}
+"""
+
+
+def test_the_guard_acts_in_all_processes(config, tmp_path):
+    """Every rollout shows a sign: it warns, lowers the rates, goes back, goes back and ends the run. All come to the same
+    weights each time; resumed between the two, each has its own random state to go back to."""
+    guard = tmp_path / "guard.yaml"
+    guard.write_text(GUARD)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    said = fit(config, whole, f"--config={guard}", "--trainer.devices=2", status=1)
+    assert said.count("Collapse guard after rollout") == 4
+    assert list(scalars(whole)["guard/level"].values()) == [1, 2, 3, 4]
+    assert (whole / "version_0" / "collapse_report.md").exists()
+    fit(config, parts, f"--config={guard}", "--trainer.devices=2", "--trainer.max_epochs=2")
+    fit(config, parts, f"--config={guard}", "--trainer.devices=2", "--ckpt_path=last", status=1)
+    assert_same_run(whole, parts, validated_alike=False)
 
 
 def test_two_torchrun_agents_on_the_loopback_are_two_devices(two, config, tmp_path):
@@ -137,9 +163,7 @@ def test_two_torchrun_agents_on_the_loopback_are_two_devices(two, config, tmp_pa
     for agent in agents:
         said, _ = agent.communicate(timeout=300)
         assert agent.returncode == 0, said
-    expected, got = checkpoint(root), checkpoint(tmp_path)
-    for part in ("state_dict", "optimizer_states", "RolloutDataModule", "lgym"):
-        assert_same(expected[part], got[part])
+    assert_same_run(root, tmp_path)
 
 
 def test_fewer_devices_go_on_soundly(two, config, tmp_path):

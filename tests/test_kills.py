@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 
 from helpers.runs import lgym
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
 from kill_test import differences
 
 HERE = Path(__file__).parent

@@ -14,6 +14,7 @@ import torch
 
 from helpers import echo, tiny
 from helpers.runs import checkpoint, lgym, scalars
+from helpers.scripted import Chooser
 from helpers.worlds import RandomCountingAgent, RoomsAgent
 from lgym.batch import Reply
 from lgym.data.chat import ContextBuilder
@@ -23,19 +24,6 @@ from lgym.envs import make_env
 from lgym.envs.workers import BrokenEnvironmentError, worker_envs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is dropped and begun anew:UserWarning")
-
-
-class Chooser:
-    """Prefers a candidate by the length of the observation's text; sampled, or without a generator the same every time."""
-
-    speaks, chooses = False, True
-
-    def evaluate(self, contexts):
-        logprobs = torch.full((len(contexts), max(len(context.candidates) for context in contexts)), -torch.inf)
-        for row, context in zip(logprobs, contexts, strict=True):
-            count = len(context.candidates)
-            row[:count] = torch.log_softmax(torch.arange(count) * (len(context.observation_text) % 3 - 0.9), 0)
-        return logprobs, torch.tensor([float(len(context.observation_text)) for context in contexts])
 
 
 class Speaker:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import gymnasium
 import pytest
-import torch
 
 from helpers import echo, memories, tiny
 from helpers.runs import checkpoint, lgym
+from helpers.scripted import Chooser
 from helpers.worlds import RoomsAgent
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
@@ -24,19 +24,6 @@ from lgym.envs import make_env
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, Memory, PlayedTurn, WorkingMemory
 from lgym.types import Said
-
-
-class Chooser:
-    """Prefers a candidate by the observation's length."""
-
-    speaks, chooses = False, True
-
-    def evaluate(self, contexts):
-        logprobs = torch.full((len(contexts), 3), -torch.inf)
-        for row, context in zip(logprobs, contexts, strict=True):
-            count = len(context.candidates)
-            row[:count] = torch.log_softmax(torch.arange(count) * (len(context.observation_text) % 3 - 0.9), 0)
-        return logprobs, torch.zeros(len(contexts))
 
 
 def slot(env_id, agent, *, working=None, episodic=None, env=None, builder=None, **settings):

@@ -9,6 +9,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers import echo  # noqa: F401  (registers the environments)
+from kill_test import differing
 from lgym.cli import main
 
 ECHO = {
@@ -60,3 +61,30 @@ def scalars(root: Path, version: int = 0) -> dict[str, dict[int, float]]:
     events = EventAccumulator(str(root / f"version_{version}"), size_guidance={"scalars": 0})
     events.Reload()
     return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Nested dicts and lists of numbers and tensors, equal bit for bit."""
+    found = differing(one, other)
+    assert not found, f"These differ: {', '.join(found)}"
+
+
+def assert_same_run(whole: Path, parts: Path, *, validated_alike: bool = True) -> None:
+    """Both end with equal weights, optimizers, random states, environments and memories; their curves differ in times alone.
+
+    A run that was stopped has evaluated at its stop, which another has not: then `validated_alike` is false.
+    """
+    expected, got = checkpoint(whole), checkpoint(parts)
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "RolloutDataModule", "lgym"):
+        assert_same(expected[part], got[part])
+
+    def curves(root: Path) -> dict[str, dict[int, str]]:
+        """As text, in which a value that is no number equals itself."""
+        left_out = ("val_",) if not validated_alike else ()
+        return {
+            name: {step: str(value) for step, value in curve.items()}
+            for name, curve in scalars(root).items()
+            if not name.endswith("seconds") and not name.startswith(left_out)
+        }
+
+    assert_same(curves(whole), curves(parts))

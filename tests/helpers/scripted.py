@@ -87,7 +87,7 @@ class Chooser:
     speaks, chooses = False, True
 
     def evaluate(self, contexts):
-        logprobs = torch.full((len(contexts), 3), -torch.inf)
+        logprobs = torch.full((len(contexts), max(len(context.candidates) for context in contexts)), -torch.inf)
         for row, context in zip(logprobs, contexts, strict=True):
             count = len(context.candidates)
             row[:count] = torch.log_softmax(torch.arange(count) * (sum(context.prompt_ids) % 7 - 3.0), 0)

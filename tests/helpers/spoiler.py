@@ -1,4 +1,4 @@
-"""A callback that makes a run look bad on purpose, and notes what stood at the end of every rollout."""
+"""Callbacks that make a run look bad on purpose, note what stood at the end of every rollout, and compare processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import lightning as L
 import torch
 
+from lgym import ranks
 from lgym.modules.checkpointing import rng_state
 from lgym.modules.snapshot import copied
 
@@ -42,3 +43,12 @@ class Spoiler(L.Callback):
             "finite": torch.tensor(all(bool(p.isfinite().all()) for p in weights.values())),
         }
         self.seen.append(copied(state))
+
+
+class Alike(L.Callback):
+    """Ends a run in which one process has come to other weights than another."""
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        weights = [p.detach().flatten() for p in pl_module.parameters() if p.requires_grad]
+        first, *others = ranks.everyone(torch.cat(weights))
+        assert all(torch.equal(first, other) for other in others), "The processes have gone ways of their own."

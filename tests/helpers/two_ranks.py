@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from modules import test_grpo, test_ppo
 from torch import Tensor, distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +21,7 @@ from lgym.models import LLMConfig
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, TextPPO, TokenLoss
 from lgym.modules.base import PolicyLearner
 from lgym.policies import CandidatePolicy, GenerationPolicy
+from modules import test_grpo, test_ppo
 
 ALGORITHMS: dict[str, Callable[..., PolicyLearner]] = {
     "PPO": partial(PPO, target_kl=None, value_warmup=0, detach_value=False, entropy_coef=0.1, old_kl_coef=0.1),

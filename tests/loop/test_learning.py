@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import gymnasium
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 import llamagym_blackjack
-
 from helpers import tiny
 from helpers.letters import LetterEnv
 from helpers.own_loop import VowelAgent, play

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models.test_tree_attention import FAMILIES, model_of, wrapped
 
 from helpers import tiny
 from lgym.models.decoding import write_replies
 from lgym.models.drawing import Sampling
+from models.test_tree_attention import FAMILIES, model_of, wrapped
 
 PROMPTS = [
     (1, 2, 3, 4, 5, 6, 7, 20, 21),

@@ -7,7 +7,6 @@ from dataclasses import replace
 import lightning as L
 import pytest
 import torch
-from policies.test_generation import CONTEXTS
 
 from helpers import tiny
 from helpers.replies import reply_batch
@@ -15,6 +14,7 @@ from lgym.batch import Reply, Rollout
 from lgym.models import LLMConfig
 from lgym.modules import GRPO, TokenLoss
 from lgym.policies import GenerationPolicy
+from policies.test_generation import CONTEXTS
 
 
 def learner(**settings) -> GRPO:

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
-from modules.test_grpo import REPLIES, rollout
 
 from helpers import tiny
 from lgym.models import LLMConfig
 from lgym.modules import A2C, GRPO, REINFORCE, RLOO, GiGPO, TextPPO, TokenLoss
 from lgym.policies import GenerationPolicy
+from modules.test_grpo import REPLIES, rollout
 
 
 def learner(algorithm, **settings):

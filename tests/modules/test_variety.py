@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from modules.test_grpo import rollout as spoken
-from modules.test_ppo import learner, rollout
 
 from lgym.modules.describe import describe
 from lgym.modules.variety import repeated_ngrams
+from modules.test_grpo import rollout as spoken
+from modules.test_ppo import learner, rollout
 
 
 def test_rewards_to_come_by_context():
