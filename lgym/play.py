@@ -116,7 +116,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, show: Show, *, greedy:
         for seed in stage.seeds():
             slot.reset(seed)
             stage.picture()
-            table: Table = ReplyTable(policy) if policy.speaks else ContextTable(policy)
+            table: Table = (ReplyTable if policy.speaks else ContextTable)(policy, going_on=data.history != 0)
             terminated = False
             while slot.live:
                 terminated = _turn(slot, table, rng)

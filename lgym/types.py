@@ -104,8 +104,9 @@ class Policy(Protocol):
     chooses: bool
     """Whether it chooses between the agent's candidates."""
 
-    def evaluate(self, contexts: Sequence[Any]) -> tuple[Any, Any]:
-        """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]."""
+    def evaluate(self, contexts: Sequence[Any], *, going_on: Sequence[Any] = ()) -> tuple[Any, Any]:
+        """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]. Later contexts go
+        on from those in `going_on`, so that it pays to keep what they are made of."""
         ...
 
 

@@ -216,11 +216,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing")
     parser.add_argument("--peer", choices=PEERS, help="only time this library and lgym, in turns, `repeat` times")
     parser.add_argument("--peer-seconds", type=float, default=60, help="least time of one of the peer's turns")
+    parser.add_argument("--peer-longest", type=float, default=1800, help="seconds after which such a turn is stopped")
     options = parser.parse_args(arguments)
     if options.repeat < 1:
         parser.error(f"--repeat is {options.repeat}; it must be 1 or more")
     if options.peer is not None:
-        results = compare(options.peer, options.task, options.model, rounds=options.repeat, seconds=options.peer_seconds)
+        least, longest = options.peer_seconds, options.peer_longest
+        results = compare(options.peer, options.task, options.model, rounds=options.repeat, seconds=least, longest=longest)
         print(peer_table(results))
         _write(options.json, [asdict(result) for result in results])
         return

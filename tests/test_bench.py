@@ -9,6 +9,7 @@ import pytest
 
 import bench
 import peers
+from peers.rate import Rate
 
 
 @pytest.mark.parametrize("task", ["blackjack", "letters"])
@@ -37,9 +38,10 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
 
 
 class Snail:
-    """A peer of 4, 2 and 3 steps a second."""
+    """A peer of 4, 2 and 3 steps a second, where it is stopped before the third is learned from."""
 
-    rates = iter((4.0, 2.0, 3.0))
+    def __init__(self, longest: float) -> None:
+        self.rates = iter((Rate(4.0), Rate(2.0), Rate(3.0, at_most=longest < 100)))
 
     @staticmethod
     def set_up():
@@ -49,19 +51,19 @@ class Snail:
     def export_model(name, folder):
         (folder / "model").write_text(name)
 
-    @classmethod
-    def rate(cls, python, folder, task, seconds):
+    def rate(self, python, folder, task, seconds, longest):
         assert (folder / "model").read_text() == "tiny"
-        return next(cls.rates)
+        return next(self.rates)
 
 
-def test_a_peer_is_timed_in_turns(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(("longest", "told"), [(100, "       3.000       200\n"), (99, "     < 3.000     > 200\n")])
+def test_a_peer_is_timed_in_turns(monkeypatch, tmp_path, capsys, longest, told):
     """The ratio is that of the medians: 600 by 3."""
     ours = iter((500.0, 700.0, 600.0))
-    monkeypatch.setitem(peers.PEERS, "snail", Snail)
+    monkeypatch.setitem(peers.PEERS, "snail", Snail(longest))
     monkeypatch.setattr(peers, "_our_rate", lambda model, task: next(ours))
-    arguments = ["--peer", "snail", "--task", "blackjack", "--model", "tiny", "--repeat", "3", "--json"]
-    bench.main([*arguments, str(tmp_path / "p.json")])
-    assert " 200\n" in capsys.readouterr().out
+    arguments = ["--peer", "snail", "--task", "blackjack", "--model", "tiny", "--repeat", "3", f"--peer-longest={longest}"]
+    bench.main([*arguments, "--json", str(tmp_path / "p.json")])
+    assert capsys.readouterr().out.endswith(told)
     (result,) = json.loads((tmp_path / "p.json").read_text())
     assert result["theirs"] == [4.0, 2.0, 3.0]

@@ -97,7 +97,7 @@ class Collector:
             progress: called after every step of the environments.
         """
         going_on = any(slot.history != 0 for slot in self._slots)
-        table = ReplyTable(policy, going_on=going_on) if policy.speaks else ContextTable(policy)
+        table = (ReplyTable if policy.speaks else ContextTable)(policy, going_on=going_on)
         recorder = Recorder(table, len(self._slots))
         self._last_episode = None if episodes is None else self._episodes_started + episodes
         self._refill = Refill(self._group_size, 0 if episodes is None else self._refill_groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,13 @@ from lgym.types import Policy, Said, SpeakingPolicy, Turn
 class ContextTable:
     """Numbers contexts in the order they are met, and holds the policy's distribution and value for each."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, *, going_on: bool = True) -> None:
+        """
+        Args:
+            policy: whom to ask.
+            going_on: whether later prompts go on from those that were acted on.
+        """
+        self._policy, self._going_on = policy, going_on
         self._numbers: dict[Context, int] = {}
         self.contexts: list[Context] = []
         self.logprobs = np.zeros((0, 0), dtype=np.float32)  # [U, C]
@@ -29,12 +35,12 @@ class ContextTable:
             self.contexts.append(context)
         return number
 
-    def evaluate(self) -> None:
-        """Asks the policy about the contexts it has not been asked about."""
+    def evaluate(self, going_on: Sequence[Context] = ()) -> None:
+        """Asks the policy about the contexts it has not been asked about; later prompts go on from those in `going_on`."""
         fresh = self.contexts[len(self.values) :]
         if not fresh:
             return
-        logprobs, values = self._policy.evaluate(fresh)
+        logprobs, values = self._policy.evaluate(fresh, going_on=going_on)
         new = logprobs.float().numpy()
         width = max(self.logprobs.shape[1], new.shape[1])
         self.logprobs = np.concatenate([_widen(self.logprobs, width), _widen(new, width)])
@@ -42,7 +48,7 @@ class ContextTable:
 
     def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[Said]]:
         """One candidate for each of the numbered contexts, by number and words: sampled, or without `rng` the likeliest."""
-        self.evaluate()
+        self.evaluate([self.contexts[n] for n in numbers.tolist()] if self._going_on else ())
         choices = self._choose(numbers, rng)
         return choices, [self._said(n, choice) for n, choice in zip(numbers.tolist(), choices.tolist(), strict=True)]
 

@@ -11,7 +11,7 @@ while the weights stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -226,6 +226,23 @@ def _known(prompts: Sequence[Path], known: Sequence[Past]) -> dict[int, tuple[in
                 found[i] = place
                 break
     return found
+
+
+def known_lengths(prompts: Sequence[Path], known: Sequence[Past]) -> list[int]:
+    """Tokens of each prompt that are in the longest row that it goes on from; 0 where there is none."""
+    found = _known(prompts, known)
+    rows = [found.get(i) for i in range(len(prompts))]
+    return [0 if row is None else len(known[row[0]].prefix_ids) + len(known[row[0]].rows[row[1]]) for row in rows]
+
+
+def remaining(pasts: Sequence[Past], wanted: Collection[Path]) -> list[Past]:
+    """Of these, the rows whose tokens, with the prefix, are wanted."""
+    left = []
+    for past in pasts:
+        rows = [r for r, row in enumerate(past.rows) if past.prefix_ids + row in wanted]
+        if rows:
+            left.append(past if len(rows) == past.count else past.select(rows, 0))
+    return left
 
 
 @dataclass

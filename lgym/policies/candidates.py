@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.functional import categorical_entropy
+from lgym.models.branches import beginnings, branched
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import common_prefix_length
+from lgym.models.past import Past, known_lengths, past_of, remaining
 from lgym.policies.choice import Choice, Normalisation
 
 
@@ -93,27 +95,53 @@ class CandidatePolicy(nn.Module):
         return Reply(context.candidate_ids[choice][:1], (0.0,), True, text, choice=choice)
 
     @torch.no_grad()
-    def evaluate(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor]:
-        """`forward` for any number of contexts, in passes of bounded size; returns CPU tensors, at least fp32."""
+    def evaluate(self, contexts: Sequence[Context], *, going_on: Sequence[Context] = ()) -> tuple[Tensor, Tensor]:
+        """`forward` for any number of contexts, in passes of bounded size; returns CPU tensors, at least fp32.
+
+        Later prompts go on from those of the contexts in `going_on`: their keys and values are kept while the weights are
+        fixed, so that of each later prompt only what is new is computed.
+        """
+        keep = bool(going_on) and self.share_prefixes and self.llm.layout == "tree"
         width = max(len(context.candidates) for context in contexts)
         logprobs = torch.full((len(contexts), width), -torch.inf)
         values = torch.zeros(len(contexts), dtype=torch.float32)
-        for chunk in self._chunks(contexts):
-            chunk_logprobs, chunk_values = self([contexts[i] for i in chunk])
+        pasts = remaining(self.llm.pasts, {c.prompt_ids for c in going_on}) if keep else []
+        for chunk in self._chunks(contexts, keep=keep):
+            part = [contexts[i] for i in chunk]
+            if keep:
+                chunk_logprobs, chunk_values, past = self._go_on(part)
+                pasts.append(past)
+            else:
+                chunk_logprobs, chunk_values = self(part)
             logprobs = logprobs.to(chunk_logprobs.dtype)
             logprobs[chunk, : chunk_logprobs.shape[1]] = chunk_logprobs.cpu()
             values = values.to(chunk_values.dtype)
             values[chunk] = chunk_values.cpu()
+        if keep:
+            self.llm.keep(pasts)
         return logprobs, values
 
-    def _chunks(self, contexts: Sequence[Context]) -> Iterator[list[int]]:
+    def _go_on(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor, Past]:
+        """As `forward`, from the pasts that the model keeps; and the past of these prompts."""
+        ends = self.choice.sequences(contexts)
+        prompts = [context.prompt_ids for context in contexts]
+        room = max(len(beginnings(own)) for own in ends)
+        past, hidden = past_of(self.llm, prompts, self.llm.pasts, room=room, row_length=self.row_length)
+        states, places = branched(self.llm, past, hidden, ends)
+        return self.choice.logprobs(self.llm, contexts, states, places), self.llm.values(hidden), past
+
+    def _chunks(self, contexts: Sequence[Context], *, keep: bool) -> Iterator[list[int]]:
         """Neighbours in sorted order share the most, and are of like length."""
-        shared = common_prefix_length([context.prompt_ids for context in contexts]) if self.share_prefixes else 0
+        prompts = [context.prompt_ids for context in contexts]
+        shared = common_prefix_length(prompts) if self.share_prefixes else 0
+        known = known_lengths(prompts, self.llm.pasts) if keep else [0] * len(prompts)
         limit = self.tokens_per_forward or (1024 if self.llm.device.type == "cpu" else 16_384)
         chunk: list[int] = []
         tokens = 0
-        for i in sorted(range(len(contexts)), key=lambda i: contexts[i].prompt_ids):
-            size = len(contexts[i].prompt_ids) - shared + sum(len(ids) - 1 for ids in contexts[i].candidate_ids)
+        for i in sorted(range(len(contexts)), key=prompts.__getitem__):
+            size = (
+                len(contexts[i].prompt_ids) - max(shared, known[i]) + sum(len(ids) - 1 for ids in contexts[i].candidate_ids)
+            )
             if chunk and tokens + size > limit:
                 yield chunk
                 chunk, tokens = [], 0

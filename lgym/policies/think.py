@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.functional import categorical_entropy
+from lgym.models.branches import beginnings, branched
 from lgym.models.decoding import Written
 from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
@@ -167,11 +168,11 @@ class ThinkPolicy(nn.Module):
             sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
             lengths = [len(body) for body, own in zip(bodies, ends, strict=True) for _ in own]
             states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
+            of_ends = iter(index)
+            places = [[next(of_ends) for _ in own] for own in ends]
         else:
             tails = [reply.ids[-1:] + self.cue_ids for reply in replies]
-            states, index = _continued(self.llm, written.past, rows, tails, ends)
-        of_ends = iter(index)
-        places = [[next(of_ends) for _ in own] for own in ends]
+            states, places = _continued(self.llm, written.past, rows, tails, ends)
         return self.choice.logprobs(self.llm, contexts, states, places).cpu()
 
     def _decided(self, context: Context, reply: Reply, choice: int, logprob: float) -> Reply:
@@ -192,23 +193,14 @@ class ThinkPolicy(nn.Module):
 
 def _continued(
     llm: ValueHeadLLM, past: Past, rows: Sequence[int], tails: Sequence[Path], ends: Sequence[Sequence[Path]]
-) -> tuple[Tensor, list[list[int]]]:
+) -> tuple[Tensor, list[list[list[int]]]]:
     """Hidden states [K, H] where each of these rows of the past has gone on by its tail and by each of its ends, and for
-    each end the rows of them from the tail's last token on."""
-    own = past.select(rows, max(map(len, tails)))
+    each row and end the rows of them from the tail's last token on."""
+    room = max(map(len, tails)) + max(len(beginnings(own)) for own in ends)
+    own = past.select(rows, room)
     states = own.extend(llm, range(len(tails)), tails)
-    at = (torch.tensor([len(tail) for tail in tails]).cumsum(0) - 1).tolist()
-    longer = [(row, end) for row, of_row in enumerate(ends) for end in of_row if end]
-    following: dict[tuple[int, Path], list[int]] = {}
-    if longer:
-        branches = own.select([row for row, _ in longer], max(len(end) for _, end in longer))
-        more = branches.extend(llm, range(len(longer)), [end for _, end in longer])
-        begins = len(states)
-        for row, end in longer:
-            following[row, end] = list(range(begins, begins + len(end)))
-            begins += len(end)
-        states = torch.cat([states, more])
-    return states, [[at[row], *following.get((row, end), [])] for row, of_row in enumerate(ends) for end in of_row]
+    at = torch.tensor([len(tail) for tail in tails], device=states.device).cumsum(0) - 1
+    return branched(llm, own, states[at], ends)
 
 
 def _drawn(logprobs: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -27,6 +27,8 @@ class Comparison:
     task: str
     ours: list[float]
     theirs: list[float]
+    at_most: bool = False
+    """Whether the peer was stopped before it had learned from all that it did, so that it is slower than told."""
 
     @property
     def ratio(self) -> float:
@@ -34,7 +36,7 @@ class Comparison:
         return statistics.median(self.ours) / statistics.median(self.theirs)
 
 
-def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds: float) -> list[Comparison]:
+def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds: float, longest: float) -> list[Comparison]:
     """Times both in turns, so that they meet the same machine.
 
     Args:
@@ -43,6 +45,7 @@ def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds
         model: a registry name, folder or Hub id.
         rounds: turns that each of the two takes.
         seconds: least time of one of the peer's turns.
+        longest: seconds after which one of them is stopped.
     """
     library = PEERS[peer]
     python = library.set_up()
@@ -52,7 +55,9 @@ def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds
         bar = tqdm(total=2 * rounds * len(tasks), desc=f"lgym and {peer}", file=sys.stderr)
         for _ in range(rounds):
             for result in results:
-                result.theirs.append(library.rate(python, Path(folder), result.task, seconds))
+                rate = library.rate(python, Path(folder), result.task, seconds, longest)
+                result.theirs.append(rate.per_second)
+                result.at_most |= rate.at_most
                 bar.update()
                 result.ours.append(_our_rate(model, result.task))
                 bar.update()
@@ -75,5 +80,6 @@ def table(results: Sequence[Comparison]) -> str:
     for result in results:
         name = f"{result.task}, beside {result.peer}"
         ours, theirs = statistics.median(result.ours), statistics.median(result.theirs)
-        lines.append(f"{name:<42}{ours:>12,.3f}{theirs:>12,.3f}{result.ratio:>10,.0f}")
+        below, above = ("< ", "> ") if result.at_most else ("", "")
+        lines.append(f"{name:<42}{ours:>12,.3f}{f'{below}{theirs:,.3f}':>12}{f'{above}{result.ratio:,.0f}':>10}")
     return "\n".join(lines)

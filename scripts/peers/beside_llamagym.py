@@ -13,6 +13,7 @@ from lgym.models.build import load_pretrained
 from lgym.models.config import LLMConfig
 from lgym.models.registry import find_entry
 from peers import environment
+from peers.rate import Rate
 
 ENVIRONMENTS = {"blackjack": "Blackjack-v1", "cartpole": "CartPole-v1", "cartpole-exact": "CartPole-v1"}
 """Of the tasks of `scripts/bench.py`."""
@@ -61,12 +62,12 @@ def export_model(name: str, folder: Path) -> None:
     path.write_text(json.dumps({k: v for k, v in content.items() if k != "extra_special_tokens"}), encoding="utf-8")
 
 
-def rate(python: Path, model: Path, task: str, seconds: float) -> float:
+def rate(python: Path, model: Path, task: str, seconds: float, longest: float) -> Rate:
     """Environment steps a second of LlamaGym's own loop, training included."""
     job = Path(__file__).with_name("llamagym_job.py")
-    command = [str(python), str(job), str(model), ENVIRONMENTS[task], str(seconds)]
+    command = [str(python), str(job), str(model), ENVIRONMENTS[task], str(seconds), str(longest)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode != 0:
         raise SystemExit(f"LlamaGym failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}")
     figures = json.loads(ended.stdout.strip().splitlines()[-1])
-    return figures["steps"] / figures["seconds"]
+    return Rate(figures["steps"] / figures["seconds"], at_most=figures["stopped"])

@@ -13,6 +13,7 @@ from lgym.models.build import load_pretrained
 from lgym.models.config import LLMConfig
 from lgym.models.registry import find_entry
 from peers import environment
+from peers.rate import Rate
 
 PACKAGES = ("trl==1.16.0", "peft", "accelerate", "datasets", "gymnasium")
 
@@ -30,13 +31,17 @@ def export_model(name: str, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def rate(python: Path, model: Path, task: str, seconds: float) -> float:
+def rate(python: Path, model: Path, task: str, seconds: float, longest: float) -> Rate:
     """Trained replies a second."""
     if task != "letters":
         raise SystemExit(f"TRL has no environments; its task is `letters`, and {task} was asked for.")
     job = Path(__file__).with_name("trl_job.py")
-    ended = subprocess.run([str(python), str(job), str(model), str(seconds)], capture_output=True, text=True)
+    command = [str(python), str(job), str(model), str(seconds)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=longest)
+    except subprocess.TimeoutExpired as error:
+        raise SystemExit(f"TRL had not ended after {longest:g} s; give it more with --peer-longest.") from error
     if ended.returncode != 0:
         raise SystemExit(f"TRL failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}")
     figures = json.loads(ended.stdout.strip().splitlines()[-1])
-    return figures["replies"] / figures["seconds"]
+    return Rate(figures["replies"] / figures["seconds"])

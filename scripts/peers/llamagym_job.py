@@ -1,16 +1,19 @@
 """LlamaGym 0.1.1's own loop, timed. Runs in LlamaGym's environment, not in lgym's;
 `scripts/bench.py --peer llamagym` starts it.
 
-    python llamagym_job.py MODEL_FOLDER Blackjack-v1 SECONDS
+    python llamagym_job.py MODEL_FOLDER Blackjack-v1 SECONDS LONGEST
 
 Trains as LlamaGym's README does (its defaults: 32 new tokens, batches of 16) for at least SECONDS and at least one batch,
-and prints one JSON line: environment steps, batches trained, seconds. Loading is not timed.
+but no longer than LONGEST seconds, and prints one JSON line: environment steps, batches trained, seconds, and whether it was
+stopped amid a batch. Loading is not timed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 
 import gymnasium as gym
@@ -57,7 +60,7 @@ class Player(Agent):
 
 
 def main() -> None:
-    folder, task, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    folder, task, seconds, longest = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
     torch.manual_seed(0)
     lora = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     model = AutoModelForCausalLMWithValueHead.from_pretrained(folder, peft_config=lora)
@@ -69,6 +72,17 @@ def main() -> None:
     env = gym.make(task)
     steps = batches = episode = 0
     begun = time.perf_counter()
+
+    def tell(stopped: bool) -> None:
+        spent = time.perf_counter() - begun
+        print(json.dumps({"steps": steps, "batches": batches, "seconds": spent, "stopped": stopped}), flush=True)
+
+    def stop() -> None:
+        tell(stopped=True)
+        os._exit(0)  # it may be amid an update that takes an hour
+
+    watch = threading.Timer(longest, stop)
+    watch.start()
     while time.perf_counter() - begun < seconds or batches == 0:
         observation, _ = env.reset(seed=episode)
         done, turns = False, 0
@@ -79,7 +93,8 @@ def main() -> None:
             done, steps, turns = terminated or truncated, steps + 1, turns + 1
         batches += bool(agent.terminate_episode())
         episode += 1
-    print(json.dumps({"steps": steps, "batches": batches, "seconds": time.perf_counter() - begun}))
+    watch.cancel()
+    tell(stopped=False)
 
 
 if __name__ == "__main__":

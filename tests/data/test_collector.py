@@ -21,7 +21,7 @@ class ScriptedPolicy:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def evaluate(self, contexts):
+    def evaluate(self, contexts, *, going_on=()):
         self.asked += [context.observation_text for context in contexts]
         width = max(len(context.candidates) for context in contexts)
         logprobs = torch.full((len(contexts), width), -torch.inf)

@@ -241,3 +241,29 @@ def test_candidates_may_be_shown_their_history_too():
     text = llm.tokenizer.decode(longest.prompt_ids)
     assert text.count("<|im_start|>user") == 4
     assert sum(text.count(f"assistant\n{word}<") for word in echo.WORDS) == 3
+
+
+@pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
+def test_choices_that_went_on_are_what_training_computes(history, template):
+    """Recorded behind keys and values that were kept, against a forward pass of every prompt."""
+    llm, policy = tiny.llm(), CandidatePolicy()
+    rollout = play(llm, policy, TEMPLATES[template], history, 10)
+    with torch.no_grad():
+        logprobs, values = policy(rollout.contexts)
+    torch.testing.assert_close(rollout.candidate_logprobs, logprobs, atol=1e-4, rtol=0)
+    torch.testing.assert_close(rollout.context_values, values, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("turns", [2, 4, 8, 16])
+def test_choosing_through_an_episode_costs_its_length(turns):
+    """Of one conversation its last prompt, and at every turn the candidates but for their last tokens: red, green, blue."""
+    llm, policy = tiny.llm(), CandidatePolicy()
+    policy.bind(llm)
+    agent = echo.EchoAgent()
+    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 2048)
+    slots = [Slot(gymnasium.make("Echo-v0", turns=turns), agent, builder, chooses=True, history="full")]
+    llm.tokens_computed = 0
+    with llm.fixed():
+        rollout = Collector(slots, 5).play(policy, np.random.default_rng(0), episodes=1)
+    last = rollout.contexts[int(rollout.context_ids[0, -1])]
+    assert llm.tokens_computed == len(last.prompt_ids) + turns * sum(len(word) - 1 for word in echo.WORDS)

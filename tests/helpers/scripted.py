@@ -86,7 +86,7 @@ class Chooser:
 
     speaks, chooses = False, True
 
-    def evaluate(self, contexts):
+    def evaluate(self, contexts, *, going_on=()):
         logprobs = torch.full((len(contexts), max(len(context.candidates) for context in contexts)), -torch.inf)
         for row, context in zip(logprobs, contexts, strict=True):
             count = len(context.candidates)

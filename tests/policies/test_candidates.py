@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -155,3 +156,82 @@ def test_bad_settings_are_refused(settings):
     """A temperature of 0 would divide by zero in mid-run."""
     with pytest.raises(ValueError, match=next(iter(settings))):
         CandidatePolicy(**settings)
+
+
+def following(before: Context, choice: int, more: str, *candidates: str) -> Context:
+    """The question behind an earlier one, the answer to it and what came of that."""
+    new = context(more, *candidates)
+    return replace(new, prompt_ids=before.prompt_ids + before.candidate_ids[choice] + new.prompt_ids)
+
+
+def conversations(turns: int) -> list[list[Context]]:
+    """What is asked turn by turn in four conversations: one begins a turn late as another did, two begin alike."""
+    rounds = [[MIXED[0], MIXED[1], MIXED[2], MIXED[2]]]
+    for turn in range(1, turns):
+        first, second, third, fourth = rounds[-1]
+        now = following(third, turn % 2, f"turn {turn}", "go on", "go back", "stop")
+        rounds.append(
+            [
+                following(first, 0, "a wall" * turn, "go", "go north", "look"),
+                MIXED[0] if turn == 1 else following(second, 1, "a lake", "swim", "s"),
+                now,
+                now if turn == 1 else following(fourth, 0, "an end", "x"),
+            ]
+        )
+    return rounds
+
+
+@pytest.mark.parametrize("normalisation", ["sum", "trie"])
+@pytest.mark.parametrize("tokens_per_forward", [1024, 40])
+def test_conversations_go_on_from_what_was_kept(llm, normalisation, tokens_per_forward):
+    """As if every prompt were run whole; the candidates that were not taken leave no trace."""
+    policy = policy_for(llm, normalisation=normalisation, tokens_per_forward=tokens_per_forward)
+    with llm.fixed():
+        for now in conversations(4):
+            distinct = list(dict.fromkeys(now))
+            logprobs, values = policy.evaluate(distinct, going_on=now)
+            expected, expected_values = policy(distinct)
+            torch.testing.assert_close(logprobs, expected, **TOLERANCE)
+            torch.testing.assert_close(values, expected_values, **TOLERANCE)
+
+
+def test_a_turn_costs_its_new_tokens(llm, monkeypatch):
+    """By counting, also of one that stands still while the others go on: its prompt stays known. A pass takes new tokens
+    alone into account: whole prompts would take two."""
+    policy, (opening, *later) = policy_for(llm, tokens_per_forward=160), conversations(3)
+    go_on, passes = policy._go_on, []
+    monkeypatch.setattr(policy, "_go_on", lambda contexts: passes.append(len(contexts)) or go_on(contexts))
+    still = context("nobody", "a", "b")
+    with llm.fixed():
+        policy.evaluate([*dict.fromkeys(opening), still], going_on=[*opening, still])
+        for before, now in zip([opening, *later], later, strict=False):
+            fresh = [c for c in dict.fromkeys(now) if c is not MIXED[0]]
+            llm.tokens_computed = 0
+            passes.clear()
+            policy.evaluate(fresh, going_on=[*now, still])
+            assert passes == [len(fresh)]
+            new = [min(len(c.prompt_ids) - len(b.prompt_ids) for b in before if goes_on(c, b)) for c in fresh]
+            assert llm.tokens_computed == sum(new) + sum(map(branches, fresh))
+        after = following(still, 0, "somebody", "a", "b")
+        llm.tokens_computed = 0
+        policy.evaluate([after], going_on=[after])
+        assert llm.tokens_computed == len(after.prompt_ids) - len(still.prompt_ids)
+
+
+def goes_on(later: Context, earlier: Context) -> bool:
+    return later.prompt_ids[: len(earlier.prompt_ids)] == earlier.prompt_ids
+
+
+def branches(asked: Context) -> int:
+    """Distinct beginnings of its candidates that have to be run: all but whole ones."""
+    return len({ids[:length] for ids in asked.candidate_ids for length in range(1, len(ids))})
+
+
+def test_nothing_is_kept_where_nothing_goes_on(llm):
+    """Nor while the weights may change."""
+    policy = policy_for(llm)
+    with llm.fixed():
+        policy.evaluate(MIXED)
+        assert llm.pasts == []
+    policy.evaluate(MIXED, going_on=MIXED)
+    assert llm.pasts == []
