@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
@@ -114,7 +116,8 @@ def play(llm, policy, template, history, episodes, num_envs=10):
     policy.bind(llm)
     agent = type("Agent", (echo.EchoAgent,), {"fallback": "random"})()
     if template is not None:
-        llm.tokenizer = tiny.tokenizer(template)
+        llm.tokenizer = copy.deepcopy(llm.tokenizer)
+        llm.tokenizer.chat_template = template
     builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 1500)
     make = lambda: gymnasium.make("Echo-v0", turns=4)  # noqa: E731
     slots = [Slot(make(), agent, builder, chooses=policy.chooses, history=history) for _ in range(num_envs)]
@@ -179,19 +182,37 @@ def test_two_hundred_episodes_agree(history, template, who):
     assert worst < 1e-4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("history", [0, 2, "full"], ids=str)
-@pytest.mark.parametrize("who", POLICIES)
-def test_the_real_model_agrees(history, who):
-    """SmolLM2-135M in fp32, 200 episodes of four turns."""
-    config = LLMConfig(model="smollm2-135m-instruct")
-    llm, policy = build_llm(config, dtype=torch.float32, device=torch.device("cpu")).eval(), POLICIES[who]()
+@pytest.fixture(scope="module")
+def smollm2():
+    """SmolLM2-135M in fp32, its adapters not at zero."""
+    llm = build_llm(LLMConfig(model="smollm2-135m-instruct"), dtype=torch.float32, device=torch.device("cpu")).eval()
     with torch.no_grad():
         for name, parameter in llm.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.02)
-    worst, turns = compare(play(llm, policy, None, history, 200, num_envs=50), policy, llm, alone_every=10)
+    return llm
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("history", [0, 2, "full"], ids=str)
+@pytest.mark.parametrize("who", POLICIES)
+def test_the_real_model_agrees(smollm2, history, who):
+    """200 episodes of four turns in its own template."""
+    policy = POLICIES[who]()
+    worst, turns = compare(play(smollm2, policy, None, history, 200, num_envs=50), policy, smollm2, alone_every=10)
     assert turns == 800
+    assert worst < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", POLICIES)
+@pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
+def test_the_real_model_agrees_in_every_template(smollm2, monkeypatch, history, template, who):
+    """20 episodes each; its vocabulary has another token that pads."""
+    monkeypatch.setattr(smollm2, "tokenizer", smollm2.tokenizer)  # its own again at the end
+    policy, text = POLICIES[who](), TEMPLATES[template].replace("<|pad|>", "<|endoftext|>")
+    worst, turns = compare(play(smollm2, policy, text, history, 20, num_envs=20), policy, smollm2, alone_every=4)
+    assert turns == 80
     assert worst < 1e-4
 
 
