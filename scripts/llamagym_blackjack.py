@@ -1,13 +1,16 @@
 """Blackjack in the loop that LlamaGym's users wrote: three methods, `act`, `assign_reward`, `terminate_episode`.
 
-    python scripts/llamagym_blackjack.py --model smollm2-135m-instruct --episodes 2000
+    python scripts/llamagym_blackjack.py --model smollm2-135m-instruct --episodes 2000 --imitate 256
 
-Prints the mean return of every hundred episodes beside what is known of the game, and the seconds so far.
+A small model does not come to "Action: 1" by itself: with `--imitate` it is first shown the form of an answer, on hands that
+are answered at random. Prints the mean return of every hundred episodes beside what is known of the game, and the seconds
+so far.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import re
 import time
 from typing import Any
@@ -55,6 +58,21 @@ def play(agent: Agent, env: gym.Env, episodes: int) -> list[float]:
     return returns
 
 
+def answered_at_random(env: gym.Env, count: int, seed: int) -> list[tuple[Any, str]]:
+    """Observations of the game and replies to them that show the form of an answer, and nothing of how to play."""
+    rng = random.Random(seed)
+    turns: list[tuple[Any, str]] = []
+    done = True
+    while len(turns) < count:
+        if done:
+            observation, _ = env.reset(seed=rng.getrandbits(31))
+        action = rng.randrange(2)
+        turns.append((observation, f"Action: {action}"))
+        observation, _, terminated, truncated, _ = env.step(action)
+        done = terminated or truncated
+    return turns
+
+
 def main() -> None:
     from lgym.models import load_model_and_tokenizer
 
@@ -63,11 +81,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of what the model says and how it learns")
+    parser.add_argument("--imitate", type=int, default=0, help="turns to show it first, answered at random")
     given = parser.parse_args()
     model, tokenizer = load_model_and_tokenizer(given.model)
     agent = BlackjackAgent(model, tokenizer, given.device, seed=given.seed)
     print(", ".join(f"{name} {value:+.3f}" for name, value in Words().baselines().items()))
-    play(agent, gym.make("Blackjack-v1"), given.episodes)
+    env = gym.make("Blackjack-v1")
+    if given.imitate:
+        print(agent.imitate(answered_at_random(env, given.imitate, given.seed)))
+    play(agent, env, given.episodes)
 
 
 if __name__ == "__main__":

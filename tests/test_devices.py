@@ -90,10 +90,11 @@ def test_one_number_changed(two):
 
 
 def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(two, config, tmp_path):
-    """13 episodes, 6 and 7 of them: the greedy policy's mean is one device's, whoever played which."""
+    """13 hands of Blackjack, 6 and 7 of them: the greedy policy's mean is one device's, whoever played which."""
     root, _ = two
     path = root / "version_0" / "checkpoints" / "last.ckpt"
     words = ["-m", "lgym.cli", "validate", "--config", str(config), f"--ckpt_path={path}"]
+    words += ["--data.env=Blackjack-v1", "--data.agent=lgym.agents.BlackjackAgent", "--data.episodic_memory=null"]
     for devices in (1, 2):
         run = start([*words, f"--trainer.default_root_dir={tmp_path / str(devices)}", f"--trainer.devices={devices}"])
         said, _ = run.communicate(timeout=300)

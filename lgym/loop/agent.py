@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from lgym.agents import TextAgent
@@ -152,6 +152,30 @@ class Agent(TextAgent):
         """
         text = None if truncated_at is None or not train else self.format_observation(truncated_at)
         return self._trained.end(train, text)
+
+    def imitate(self, turns: Iterable[tuple[Any, str]], epochs: int = 4) -> dict[str, float]:
+        """Learns to answer as it is shown, by supervised learning: for a model that does not come by itself to the answers
+        that `extract_action` reads.
+
+        Args:
+            turns: observations and the replies to them, each learned as the first turn of an episode.
+            epochs: passes over them.
+
+        Returns:
+            `loss/sft` of the last pass, nats a token, and `optim/steps`.
+
+        Raises:
+            ValueError: if there are none, if one names no action, or if episodes wait to be learned from.
+        """
+        from lgym.data.demonstrations import Demonstration
+
+        shown = [Demonstration(self.format_observation(observation), reply) for observation, reply in turns]
+        unread = next((one.response_text for one in shown if not self.parse(one.response_text).ok), None)
+        if not shown or epochs < 1:
+            raise ValueError(f"There are {len(shown)} turns to imitate, in {epochs} epochs: give at least one of each.")
+        if unread is not None:
+            raise ValueError(f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be imitated.")
+        return self._trained.imitate(self, shown, epochs)
 
     @property
     def current_episode_messages(self) -> list[Message]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from lgym.agents import TextAgent
 from lgym.batch import ReplyBatch, Rollout
 from lgym.data.chat import ContextBuilder
 from lgym.data.conversation import Conversation, History
+from lgym.data.demonstrations import Demonstration
+from lgym.data.imitation import Imitation
 from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
 from lgym.loop.record import PlayedEpisode, PlayedTurn, rollout_of
 from lgym.models import LLMConfig, LoraSettings, adopt
@@ -84,7 +87,7 @@ class LoopLearner:
         """What the model says to an observation."""
         begun = time.perf_counter()
         if self._conversation is None:
-            self._conversation = self._open(system_prompt)
+            self._conversation = Conversation(self._contexts(system_prompt), self._history)
         context = self._conversation.context(observation_text, ())
         with self.module.acting():
             (reply,), values = self._policy.reply([context], int(self._rng.integers(2**62)))
@@ -126,23 +129,50 @@ class LoopLearner:
         """The conversation in hand."""
         return [{"role": "system", "content": system_prompt}, *self._messages]
 
-    def _open(self, system_prompt: str) -> Conversation:
+    def _contexts(self, system_prompt: str) -> ContextBuilder:
         if self._builder is None or self._system_prompt != system_prompt:
             self._system_prompt = system_prompt
             self._builder = ContextBuilder(self.llm.tokenizer, system_prompt, self.module.context_length)
-        return Conversation(self._builder, self._history)
+        return self._builder
 
     # -- learning -------------------------------------------------------------------------------------------------------
+
+    def imitate(self, agent: TextAgent, turns: Sequence[Demonstration], epochs: int) -> dict[str, float]:
+        """Passes over turns to imitate, each as the first of an episode: the last pass's loss per token, and the steps."""
+        if self._episodes or self._episode.turns:
+            waiting = sum(len(episode.turns) for episode in (*self._episodes, self._episode))
+            raise ValueError(
+                f"{waiting} turns have been played and not learned from, and would be another policy's: imitate before the "
+                "first episode, or when terminate_episode has returned an update's metrics."
+            )
+        builder, size = self._contexts(agent.system_prompt), self.pace.mini_batch_size
+        imitation = Imitation(agent, builder, self._policy.demonstrated, turns, None, size, chooses=False)
+        steps, losses = 0, []
+        with self._changing():
+            for _ in range(epochs):
+                told = [self._step([batch], self._imitated) for batch in imitation.demonstrations(self._rng)]
+                losses, steps = [value for own in told for name, value in own if name == "loss/sft"], steps + len(told)
+        return {"loss/sft": sum(losses) / len(losses), "optim/steps": float(steps)}
+
+    def _imitated(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.module.imitation_loss(batch)
+        return loss, {"loss/sft": loss.detach()}
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Within, weights may change; what the model had read is forgotten."""
+        self._weights.close()
+        try:
+            yield
+        finally:
+            self._weights.enter_context(self.llm.fixed())
 
     def _learn(self) -> dict[str, float]:
         """One update from the kept episodes, which are then forgotten."""
         rollout = rollout_of(self._episodes, self._seconds)
         self._episodes, self._seconds = [], 0.0
-        self._weights.close()
-        try:
+        with self._changing():
             return self._update(rollout)
-        finally:
-            self._weights.enter_context(self.llm.fixed())
 
     def _update(self, rollout: Rollout) -> dict[str, float]:
         """Passes over a rollout: the means of their metrics, and the rollout's own."""
@@ -153,17 +183,17 @@ class LoopLearner:
             minibatches = list(batch.minibatches(self.pace.mini_batch_size, order))
             together = self.pace.gradient_accumulation_steps
             for start in range(0, len(minibatches), together):
-                for name, value in self._step(minibatches[start : start + together]):
+                for name, value in self._step(minibatches[start : start + together], self.module.loss):
                     sums[name].append(value)
         means = {name: sum(values) / len(values) for name, values in sums.items()}
         return self.module.rollout_metrics | means | {"optim/steps": float(len(sums["optim/grad_norm"]))}
 
-    def _step(self, minibatches: list[ReplyBatch]) -> list[tuple[str, float]]:
+    def _step(self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]) -> list[tuple[str, float]]:
         """One step of the optimizer; the metrics of each minibatch, and the gradient's norm."""
         told = []
         self._optimizer.zero_grad(set_to_none=True)
         for minibatch in minibatches:
-            loss, metrics = self.module.loss(minibatch.to(self.llm.device))
+            loss, metrics = loss_of(minibatch.to(self.llm.device))
             (loss / len(minibatches)).backward()
             told += [(name, float(value)) for name, value in metrics.items()]
         trained = [p for p in self.module.parameters() if p.grad is not None]

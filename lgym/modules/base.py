@@ -173,19 +173,19 @@ class PolicyLearner(L.LightningModule, ABC):
     def _loss(self, batch: TurnBatch | ReplyBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
         """That of the algorithm with imitation beside it, or at the start that of imitation alone."""
         if batch.imitated is not None and self.current_epoch < self.sft_rollouts:
-            imitation = self._imitation_loss(batch.imitated)
+            imitation = self.imitation_loss(batch.imitated)
             return imitation, {"loss/sft": imitation.detach()}
         result = self.loss(batch)
         if result is None or batch.imitated is None or self.sft_coef == 0:
             return result
-        imitation = self._imitation_loss(batch.imitated)
+        imitation = self.imitation_loss(batch.imitated)
         return result[0] + self.sft_coef * imitation, {**result[1], "loss/sft": imitation.detach()}
 
     @property
     def imitates(self) -> bool:
         return self.sft_coef > 0 or self.sft_rollouts > 0
 
-    def _imitation_loss(self, batch: ReplyBatch) -> Tensor:
+    def imitation_loss(self, batch: ReplyBatch) -> Tensor:
         """The mean negative log-likelihood of what is imitated, per token."""
         return -(self.policy.likelihoods(batch).logprobs * batch.mask).sum() * batch.scale
 

@@ -46,9 +46,12 @@ class Spoiler(L.Callback):
 
 
 class Alike(L.Callback):
-    """Ends a run in which one process has come to other weights than another."""
+    """Ends a run in which one process has come to other weights, or remembers something else, than another."""
 
     def on_train_epoch_end(self, trainer, pl_module):
         weights = [p.detach().flatten() for p in pl_module.parameters() if p.requires_grad]
         first, *others = ranks.everyone(torch.cat(weights))
         assert all(torch.equal(first, other) for other in others), "The processes have gone ways of their own."
+        first, *others = ranks.everyone(trainer.datamodule.episodic_memory.state_dict())
+        assert first["entries"], "Nothing is remembered."
+        assert all(other == first for other in others), "Each process has memories of its own."

@@ -240,6 +240,33 @@ def test_it_learns_when_the_batch_is_full():
     assert episode(agent) == {}  # the next batch starts with nothing
 
 
+@pytest.mark.parametrize("answer", ["e", "x"])
+def test_it_imitates_what_it_is_shown(answer):
+    """LlamaGym's README wished for it. 3 turns in minibatches of 2 are 2 steps an epoch."""
+    agent = make(VowelAgent, learn={"learning_rate": 0.01, "mini_batch_size": 2})
+    shown = [(observation, answer) for observation in range(3)]
+    first = agent.imitate(shown, epochs=1)
+    assert first["optim/steps"] == 2
+    last = agent.imitate(shown, epochs=30)
+    assert last["optim/steps"] == 60
+    assert last["loss/sft"] < 0.2 < 2 < first["loss/sft"]
+    returns, _ = play(agent, letters.LetterEnv(), 30)
+    assert sum(returns) >= 27 if answer == "e" else sum(returns) <= 3
+
+
+def test_what_cannot_be_imitated_is_refused():
+    """Before a step is taken: nothing at all, a reply without an action, and turns of the policy that plays now."""
+    agent = make(VowelAgent)
+    with pytest.raises(ValueError, match="0 turns to imitate, in 4 epochs"):
+        agent.imitate([])
+    with pytest.raises(ValueError, match=r"VowelAgent.extract_action finds no action in '\?', which is to be imitated"):
+        agent.imitate([(0, "e"), (1, "?")])
+    agent.act(0)
+    with pytest.raises(ValueError, match="1 turns have been played and not learned from"):
+        agent.imitate([(0, "e")])
+    assert agent._learner._optimizer.state_dict()["state"] == {}
+
+
 def test_gradients_are_accumulated():
     learn = {"batch_size": 6, "mini_batch_size": 2, "ppo_epochs": 1, "gradient_accumulation_steps": 2}
     agent = make(learn=learn)
