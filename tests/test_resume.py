@@ -7,6 +7,7 @@ import torch
 
 from helpers.letters import CONFIG as LETTERS
 from helpers.runs import assert_same, assert_same_run, checkpoint, lgym, scalars
+from lgym.data.collector import Collector
 from lgym.modules import PPO
 
 COUNTING = {
@@ -32,6 +33,21 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, option
     lgym("fit", parts, model_folder, trainer__max_epochs=4, ckpt_path="last", **options)
     assert_same_run(whole, parts)
     assert not (parts / "version_1").exists(), "a resumed run goes on in its own folder"
+
+
+def test_a_finished_run_plays_nothing_more(tmp_path, model_folder, monkeypatch, capsys):
+    """Lightning asked for a batch, and so for a rollout, before it looked whether there was anything left to do. What
+    is given more afterwards goes on as if nobody had asked."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    lgym("fit", whole, model_folder, trainer__max_epochs=3)
+    lgym("fit", parts, model_folder, trainer__max_epochs=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "play", None)
+        capsys.readouterr()
+        lgym("fit", parts, model_folder, trainer__max_epochs=2, ckpt_path="last")
+    assert "Nothing was left to do after 2 rollouts" in capsys.readouterr().out
+    lgym("fit", parts, model_folder, trainer__max_epochs=3, ckpt_path="last")
+    assert_same_run(whole, parts, validated_alike=False)
 
 
 def test_grpo_resumes_exactly(tmp_path, model_folder):

@@ -21,15 +21,21 @@ class RunSummary(L.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._evaluated_after = 0
+        self._trained = False
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._trained = True
         if trainer.current_epoch + 1 == trainer.max_epochs:
             trainer.check_val_every_n_epoch = 1  # the policy that a run ends with is always evaluated
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self._trained:
+            say(f"\nNothing was left to do after {trainer.current_epoch} rollouts: more is up to trainer.max_epochs.")
+            say(_places(trainer))
+            return
         minutes = (time.monotonic() - self._started) / 60
         say(
             f"\nTrained {trainer.current_epoch} rollouts, {trainer.global_step} optimizer steps; this session "

@@ -199,6 +199,7 @@ class RolloutDataModule(L.LightningDataModule):
             imitation=self._imitation(),
             warm_up_episodes=warm_up_episodes(self.num_envs, self.group_size, self.episodes_per_rollout),
             rollouts=self._rollouts_before,
+            limit=getattr(self.trainer, "max_epochs", None),
         )
         return loader(self._dataset)
 

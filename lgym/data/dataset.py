@@ -52,6 +52,7 @@ class RolloutDataset(IterableDataset):
         imitation: Imitation | None = None,
         warm_up_episodes: int | None = None,
         rollouts: int = 0,
+        limit: int | None = None,
     ) -> None:
         """
         Args:
@@ -66,6 +67,7 @@ class RolloutDataset(IterableDataset):
             imitation: turns to imitate beside each minibatch.
             warm_up_episodes: to play in place of `episodes` where only demonstrations are learned: to see how it gets on.
             rollouts: how many were played before.
+            limit: how many there are to be; `None` or a negative number is any number.
         """
         self.learner = learner
         self.collector = collector
@@ -78,8 +80,11 @@ class RolloutDataset(IterableDataset):
         self.progress = progress
         self.warm_up_episodes = warm_up_episodes
         self.rollouts = rollouts
+        self.limit = limit
 
     def __iter__(self) -> Iterator[InFlight]:
+        if self.limit is not None and 0 <= self.limit <= self.rollouts:
+            return  # Lightning asks for a first batch even where a run that is resumed has come to its end
         demonstrated = self.imitation is not None and self.imitation.always
         warming_up = demonstrated and self.rollouts < self.learner.sft_rollouts
         rollout = self._play(self.warm_up_episodes if warming_up and self.episodes is not None else self.episodes)
