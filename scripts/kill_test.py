@@ -107,7 +107,7 @@ def fit_in_several(words: Sequence[str], root: Path, kill_after: float | None, r
 
 def differences(whole: Path, other: Path) -> list[str]:
     """What is not the same at the end of two runs. One killed before it had a checkpoint has begun another version."""
-    return differing(*map(_checkpoint, (whole, other))) + differing(*map(_curves, (whole, other)))
+    return differing(*({"curves": _curves(root), **_checkpoint(root)} for root in (whole, other)))
 
 
 def differing(one: Any, other: Any) -> list[str]:

@@ -95,7 +95,7 @@ def test_a_difference_is_found(tmp_path, model_folder):
         lgym("fit", tmp_path / str(seed), model_folder, trainer__max_epochs=1, seed_everything=seed)
     assert differences(tmp_path / "0", tmp_path / "0") == []
     found = differences(tmp_path / "0", tmp_path / "1")
-    for name in ("/state_dict/", "/optimizer_states/", "/RolloutDataModule/", "rollout/return_mean"):
+    for name in ("/state_dict/", "/optimizer_states/", "/RolloutDataModule/", "/curves/rollout/return_mean/"):
         assert any(difference.startswith(name) for difference in found), name
 
 
