@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from helpers.runs import lgym, scalars
+from lgym.data.dataset import EvaluationDataset
 
 
 def test_contexts_that_nobody_acted_on_are_left_out(tmp_path, model_folder):
@@ -15,3 +16,13 @@ def test_contexts_that_nobody_acted_on_are_left_out(tmp_path, model_folder):
     metrics = scalars(tmp_path)
     for name in ("loss/policy", "loss/value", "policy/entropy", "policy/logprob_gap"):
         assert all(value == value for value in metrics[name].values()), name
+
+
+def test_a_process_without_episodes_makes_no_environments():
+    """Where an evaluation has fewer episodes than a run has processes."""
+
+    def made():
+        raise AssertionError("Environments were made.")
+
+    idle = EvaluationDataset(None, made, seed=None, episodes=0, progress=print)
+    assert list(idle) == []
