@@ -13,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
 from lgym.models.fused_logprobs import fused_token_logprobs, plain_token_logprobs
+from lgym.models.fused_lora import hold_adapters
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
@@ -102,12 +103,15 @@ class ValueHeadLLM(nn.Module):
     def fixed(self) -> Iterator[None]:
         """Within, the weights do not change: a prefix is kept from one call to the next that begins with it, and so are
         conversations. Within another `fixed` they are kept on."""
-        outermost, self._remembers = not self._remembers, True
-        try:
+        if self._remembers:
             yield
+            return
+        self._remembers = True
+        try:
+            with hold_adapters(self.model):
+                yield
         finally:
-            if outermost:
-                self._remembers, self._remembered, self.pasts = False, ((), None), []
+            self._remembers, self._remembered, self.pasts = False, ((), None), []
 
     def keep(self, pasts: Sequence[Any]) -> None:
         """The `Past` of each conversation that may go on, in place of those kept before; nothing unless `fixed`."""

@@ -3,7 +3,7 @@
 Linear layers and norms see the row as it is, without padding and with the prefix among the rest. Only attention lays the
 tokens out again as rows, each behind the prefix's keys and values:
 
-    query  [1, heads, P + N, d]  ->  P tokens, causal  |  R rows of L places over the keys of [P + L]
+    query  [1, heads, P + N, d]  ->  P tokens, causal  |  R rows of L places over [P + L] keys
 
 It is registered with transformers under a name of its own, so that a model calls it in place of its own attention, and steps
 aside for every call that brings no layout.
@@ -27,6 +27,9 @@ from lgym.models.packing import PackedRows
 
 PREFIX = "lgym_tree_over_"
 
+KEYS = 32
+"""Rows attend to a multiple of this many places: over any other number a CPU's softmax takes twice as long."""
+
 
 class Layout(Protocol):
     """How the tokens of one row attend to each other, and to what was computed before."""
@@ -38,20 +41,22 @@ class Layout(Protocol):
 
 @dataclass(frozen=True)
 class Tree(Layout):
-    """Where the N tokens behind a prefix of P lie in R rows of L places, and what each sees."""
+    """Where the N tokens behind a prefix of P lie in R rows of L places, and what each sees of S >= P + L."""
 
     prefix_length: int
     tokens: Tensor  # [R * L] int64, the token of each place; any at all where there is none
     places: Tensor  # [N] int64, the place of each token
-    sees: Tensor  # [R, 1, L, P + L] bool
+    sees: Tensor  # [R, 1, L, S] bool
     _added: dict[Any, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def over(packed: PackedRows, prefix_length: int, device: torch.device) -> Tree:
         rows, length = packed.token_ids.shape
         filled = packed.filled.flatten()
-        sees = torch.ones(rows, 1, length, prefix_length + length, dtype=torch.bool)
-        sees[:, 0, :, prefix_length:] = packed.attends
+        seen = prefix_length + length
+        sees = torch.zeros(rows, 1, length, seen + -seen % KEYS, dtype=torch.bool)
+        sees[..., :prefix_length] = True
+        sees[:, 0, :, prefix_length:seen] = packed.attends
         return Tree(
             prefix_length=prefix_length,
             tokens=(filled.cumsum(0) - 1).to(device),
@@ -62,6 +67,11 @@ class Tree(Layout):
     @property
     def rows(self) -> int:
         return self.sees.shape[0]
+
+    @property
+    def unseen(self) -> int:
+        """Places behind each row that nothing attends to."""
+        return self.sees.shape[3] - self.prefix_length - self.sees.shape[2]
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
         """Keys and values are those of the prefix and of the N tokens; the queries are so too, or only the N, if the prefix
@@ -75,7 +85,7 @@ class Tree(Layout):
         return torch.cat([_attend(q[None, :fresh], k[None, :prefix], v[None, :prefix], seen, added, scale, softcap)[0], out])
 
     def added(self, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-        """[R * kv_heads, (heads / kv_heads) * L, P + L]: what is added to scores, 0 or the least number."""
+        """[R * kv_heads, (heads / kv_heads) * L, S]: what is added to scores, 0 or the least number."""
         key = heads, kv_heads, dtype
         if key not in self._added:
             self._added[key] = _added(self.sees, heads, kv_heads, dtype)
@@ -136,7 +146,9 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, tree: Tree, scale: float, softcap: fl
 
     def behind_prefix(states: Tensor) -> Tensor:
         own = _spread(states[tree.prefix_length :], tree)
-        return torch.cat([states[: tree.prefix_length].expand(tree.rows, -1, -1, -1), own], dim=1)
+        shared = states[: tree.prefix_length].expand(tree.rows, -1, -1, -1)
+        unseen = own.new_zeros(()).expand(tree.rows, tree.unseen, *own.shape[2:])
+        return torch.cat([shared, own, unseen], dim=1)
 
     added = tree.added(q.shape[1], k.shape[1], q.dtype)
     return _attend(_spread(q, tree), behind_prefix(k), behind_prefix(v), tree.sees, added, scale, softcap)
