@@ -6,13 +6,15 @@
     python scripts/bench.py --peer trl --task letters
 
 Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters, head or sharing,
-at the best of a few shapes: forward, and forward + backward. A task is a whole `Trainer.fit`: environments, text, sampling,
-loss, gradients and optimizer included. Rates are medians over rollouts; the first rollout warms up and is not counted.
+at the best of a few shapes: forward, and forward + backward. It is measured before and after every rollout, since a
+machine's speed drifts. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and optimizer
+included. Rates are medians over rollouts; the first rollout warms up and is not counted.
 
     steps/s        environment steps by the time of playing, of updating, or of both
     distinct t/s   tokens that the model really computed, by the same time
     all t/s        tokens that it would have computed, each turn with all its candidates by itself
-    roofline       distinct t/s by the roofline's: playing by forward, updating by forward + backward
+    bare t/s       the roofline around that rollout: of playing forward, of updating forward + backward
+    roofline       distinct t/s by bare t/s
     in the model   the share of playing that is spent in the model
 """
 
@@ -26,7 +28,6 @@ import resource
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,12 +40,11 @@ from tqdm import tqdm
 
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig, build_llm
-from lgym.models.build import load_pretrained
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.registry import find_entry
 from metering import TASKS, MeteredPPO, Work
 from peers import PEERS, compare
 from peers import table as peer_table
+from roofline import Rates, Roofline, between
 
 SHAPES = ((8, 64), (16, 64), (32, 64), (64, 32), (8, 128))
 """Rows and tokens that the roofline is looked for at."""
@@ -57,6 +57,7 @@ class Phase:
     steps_per_s: float
     distinct_tokens_per_s: float
     all_tokens_per_s: float
+    bare_tokens_per_s: float
     of_roofline: float
     in_the_model: float
     padding: float
@@ -82,44 +83,12 @@ class Report:
     model: str
     precision: str
     threads: int
-    forward_tokens_per_s: float
-    forward_backward_tokens_per_s: float
     results: list[Result] = field(default_factory=list)
 
 
-def roofline(name: str, dtype: torch.dtype, device: torch.device, repeat: int) -> tuple[float, float]:
-    """Tokens a second of the model as transformers loads it, frozen: forward, and forward + backward to the input."""
-    model: Any = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)[0]
-    model.requires_grad_(False).to(device)
-    embed = model.get_input_embeddings()
-
-    def rate(rows: int, tokens: int, *, backward: bool) -> float:
-        ids = torch.randint(0, embed.num_embeddings, (rows, tokens), device=device)
-        inputs = embed(ids).requires_grad_(backward)
-
-        def once() -> None:
-            with torch.set_grad_enabled(backward):
-                hidden = model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-            if backward:
-                hidden.float().sum().backward()
-
-        return rows * tokens / _median_seconds(once, repeat, device)
-
-    return max(rate(*shape, backward=False) for shape in SHAPES), max(rate(*shape, backward=True) for shape in SHAPES)
-
-
-def _median_seconds(once: Callable[[], None], repeat: int, device: torch.device) -> float:
-    times = []
-    for _ in range(repeat + 1):
-        begun = time.perf_counter()
-        once()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times[1:])
-
-
-def measure(task: str, report: Report, llm: ValueHeadLLM, *, repeat: int, accelerator: str, profile: Path | None) -> Result:
+def measure(
+    task: str, precision: str, llm: ValueHeadLLM, bare: Roofline, *, repeat: int, accelerator: str, profile: Path | None
+) -> Result:
     """Plays and learns `repeat` rollouts after a first one."""
     options = dict(TASKS[task])
     make_module = options.pop("module", MeteredPPO)
@@ -129,13 +98,14 @@ def measure(task: str, report: Report, llm: ValueHeadLLM, *, repeat: int, accele
     if profile is not None:
         schedule = torch.profiler.schedule(wait=1, warmup=0, active=1)
         profiler = torch.profiler.profile(schedule=schedule)
-    module = make_module(llm, profiler)
+    rates: list[Rates] = []
+    module = make_module(llm, lambda: rates.append(bare.rates()), profiler)
     with tempfile.TemporaryDirectory() as folder:
         trainer = L.Trainer(
             default_root_dir=folder,
             accelerator=accelerator,
             devices=1,
-            precision=report.precision,  # type: ignore[arg-type]
+            precision=precision,  # type: ignore[arg-type]
             max_epochs=repeat + 1,
             limit_val_batches=0,
             logger=False,
@@ -152,25 +122,28 @@ def measure(task: str, report: Report, llm: ValueHeadLLM, *, repeat: int, accele
     counted = module.meter.rollouts[1:]
     playing, updating, contexts = zip(*counted, strict=True)
     overall = [work.steps / (work.seconds + update.seconds) for work, update, _ in counted]
+    around = between(rates)
     return Result(
         task=task,
-        playing=_phase(playing, report.forward_tokens_per_s),
-        updating=_phase(updating, report.forward_backward_tokens_per_s),
+        playing=_phase(playing, [rate.forward for rate in around]),
+        updating=_phase(updating, [rate.forward_backward for rate in around]),
         steps_per_s=statistics.median(overall),
         distinct_contexts=statistics.median(contexts),
         peak_memory_mb=_peak_memory_mb(llm.device),
     )
 
 
-def _phase(works: Sequence[Work], bare: float) -> Phase:
+def _phase(works: Sequence[Work], bare: Sequence[float]) -> Phase:
     def median(value: Callable[[Work], float]) -> float:
         return statistics.median(value(work) for work in works)
 
+    shares = [work.distinct_tokens / work.seconds / rate for work, rate in zip(works, bare, strict=True)]
     return Phase(
         steps_per_s=median(lambda work: work.steps / work.seconds),
         distinct_tokens_per_s=median(lambda work: work.distinct_tokens / work.seconds),
         all_tokens_per_s=median(lambda work: work.all_tokens / work.seconds),
-        of_roofline=median(lambda work: work.distinct_tokens / work.seconds / bare),
+        bare_tokens_per_s=statistics.median(bare),
+        of_roofline=statistics.median(shares),
         in_the_model=median(lambda work: work.model_seconds / work.seconds),
         padding=median(lambda work: 1 - work.distinct_tokens / work.places),
     )
@@ -186,17 +159,16 @@ def _peak_memory_mb(device: torch.device) -> float:
 def table(report: Report) -> str:
     lines = [
         f"{report.model}, {report.precision}, {report.machine}, {report.threads} threads",
-        f"roofline: forward {report.forward_tokens_per_s:,.0f} tokens/s, "
-        f"forward + backward {report.forward_backward_tokens_per_s:,.0f} tokens/s",
         "",
-        f"{'task':<16}{'phase':<10}{'steps/s':>10}{'distinct t/s':>14}{'all t/s':>13}{'roofline':>10}{'in the model':>14}"
-        f"{'padding':>9}",
+        f"{'task':<16}{'phase':<10}{'steps/s':>10}{'distinct t/s':>14}{'all t/s':>13}{'bare t/s':>10}"
+        f"{'roofline':>10}{'in the model':>14}{'padding':>9}",
     ]
     for result in report.results:
         for name, phase in (("playing", result.playing), ("updating", result.updating)):
             lines.append(
                 f"{result.task:<16}{name:<10}{phase.steps_per_s:>10,.1f}{phase.distinct_tokens_per_s:>14,.0f}"
-                f"{phase.all_tokens_per_s:>13,.0f}{phase.of_roofline:>10.0%}{phase.in_the_model:>14.0%}{phase.padding:>9.1%}"
+                f"{phase.all_tokens_per_s:>13,.0f}{phase.bare_tokens_per_s:>10,.0f}{phase.of_roofline:>10.0%}"
+                f"{phase.in_the_model:>14.0%}{phase.padding:>9.1%}"
             )
         lines.append(
             f"{'':<16}{'both':<10}{result.steps_per_s:>10,.1f}   {result.distinct_contexts:,.0f} distinct prompts a rollout,"
@@ -233,15 +205,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     dtype = torch.bfloat16 if options.precision == "bf16-true" else torch.float32
     steps = tqdm(total=len(options.task) + 1, desc="roofline", file=sys.stderr)
     machine = f"{platform.machine()} {device.type}"
-    rates = roofline(options.model, dtype, device, options.repeat)
-    report = Report(machine, options.model, options.precision, torch.get_num_threads(), *rates)
+    bare = Roofline(options.model, dtype, device, shapes=SHAPES, repeat=options.repeat)
+    report = Report(machine, options.model, options.precision, torch.get_num_threads())
     llm = build_llm(LLMConfig(model=options.model), dtype=dtype, device=device).to(device)
     for task in options.task:
         steps.update()
         steps.set_description(task)
         trace = options.profile.with_stem(f"{options.profile.stem}-{task}") if options.profile else None
         report.results.append(
-            measure(task, report, llm, repeat=options.repeat, accelerator=options.accelerator, profile=trace)
+            measure(
+                task, options.precision, llm, bare, repeat=options.repeat, accelerator=options.accelerator, profile=trace
+            )
         )
     steps.update()
     steps.close()

@@ -120,10 +120,10 @@ def _all_tokens(rollout: Rollout) -> int:
 class MeteredPPO(PPO):
     """PPO with its meter."""
 
-    def __init__(self, llm: ValueHeadLLM, profiler: Any = None) -> None:
+    def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None], profiler: Any = None) -> None:
         super().__init__(llm=LLMConfig(model=llm.name), policy=CandidatePolicy(), value_warmup=0, target_kl=None)
         self.policy.bind(llm)
-        self.meter, self._profiler = Meter(self, "evaluate"), profiler
+        self.meter, self._after, self._profiler = Meter(self, "evaluate"), after_rollout, profiler
 
     def prepare(self, rollout: Rollout) -> TurnBatch:
         self.meter.played(rollout)
@@ -131,16 +131,16 @@ class MeteredPPO(PPO):
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
-        end_of_rollout(self, self.meter, self._profiler)
+        end_of_rollout(self, self.meter, self._after, self._profiler)
 
 
 class MeteredGRPO(GRPO):
     """GRPO with its meter."""
 
-    def __init__(self, llm: ValueHeadLLM, profiler: Any = None) -> None:
+    def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None], profiler: Any = None) -> None:
         super().__init__(llm=LLMConfig(model=llm.name), policy=GenerationPolicy(max_new_tokens=8))
         self.policy.bind(llm)
-        self.meter, self._profiler = Meter(self, "reply"), profiler
+        self.meter, self._after, self._profiler = Meter(self, "reply"), after_rollout, profiler
 
     def prepare(self, rollout: Rollout) -> ReplyBatch:
         self.meter.played(rollout)
@@ -148,11 +148,12 @@ class MeteredGRPO(GRPO):
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
-        end_of_rollout(self, self.meter, self._profiler)
+        end_of_rollout(self, self.meter, self._after, self._profiler)
 
 
-def end_of_rollout(module: PolicyLearner, meter: Meter, profiler: Any) -> None:
+def end_of_rollout(module: PolicyLearner, meter: Meter, after: Callable[[], None], profiler: Any) -> None:
     meter.learned(module.trainer.datamodule.update_epochs)  # type: ignore[attr-defined]
+    after()
     if profiler is not None:
         profiler.step()
 

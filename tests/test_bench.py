@@ -9,7 +9,9 @@ import pytest
 
 import bench
 import peers
+from metering import Work
 from peers.rate import Rate
+from roofline import Rates, between
 
 
 @pytest.mark.parametrize("task", ["blackjack", "letters"])
@@ -22,19 +24,27 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
     bench.main([*arguments, "--repeat", "2", "--json", str(tmp_path / "b.json"), "--profile", str(tmp_path / "trace.json")])
     report = json.loads((tmp_path / "b.json").read_text())
     (result,) = report["results"]
-    assert report["forward_tokens_per_s"] > 0
-    assert report["forward_backward_tokens_per_s"] > 0
     for name in ("playing", "updating"):
         phase = result[name]
         assert 0 < phase["distinct_tokens_per_s"] < phase["all_tokens_per_s"]
         assert phase["steps_per_s"] > result["steps_per_s"]
         assert 0 <= phase["padding"] < 1
-    bare = report["forward_tokens_per_s"]
-    assert result["playing"]["of_roofline"] == pytest.approx(result["playing"]["distinct_tokens_per_s"] / bare)
+        assert phase["bare_tokens_per_s"] > 0
     assert 0 < result["playing"]["in_the_model"] < 1
     assert result["distinct_contexts"] == 8 if task == "letters" else 50 < result["distinct_contexts"] <= 280
     assert task in capsys.readouterr().out
     assert json.loads((tmp_path / f"trace-{task}.json").read_text())["traceEvents"]
+
+
+def test_a_share_is_of_the_rates_around_it():
+    """The machine slows down by half, rollout by rollout, and so does the work: the share stays."""
+    rates = [Rates(800.0, 80.0), Rates(400.0, 40.0), Rates(200.0, 20.0), Rates(100.0, 10.0)]
+    around = [rate.forward for rate in between(rates)]
+    assert around == [600.0, 300.0, 150.0]
+    works = [Work(seconds=2.0, steps=1, distinct_tokens=tokens, places=tokens) for tokens in (900, 450, 225)]
+    assert bench._phase(works, around).of_roofline == 0.75
+    with pytest.raises(ValueError, match="argument"):
+        bench._phase(works, around[1:])
 
 
 class Snail:

@@ -88,8 +88,9 @@ class PPO(PolicyLearner):
                 adapters, has carried the policy on, and ever harder as an action's probability nears 0.
             kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
             target_kl: once a minibatch's policy is this far (nats) from the one that played, the rest of the rollout's
-                minibatches is skipped; null never skips. A brake, not a step size: a low limit stops a rollout where Adam's
-                first steps have overshot, before the clipped loss has brought it back.
+                minibatches is skipped; null never skips. A brake, not a step size: it stops a rollout where Adam's first
+                steps have overshot, before the divergence term has brought the policy back. Null, or a higher one, where
+                `optim/steps` shows rollouts cut short early in a run.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
             sft_coef: weight of the negative log-likelihood of choices to imitate: `data.demonstrations`, `data.replay`.
             sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight: each is
