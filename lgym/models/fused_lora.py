@@ -4,14 +4,11 @@
 
 peft writes this as three linear maps, a product and a sum, each of which reads and writes activations as large as y, in
 both directions. Here the adapter's part is added while it is multiplied (`addmm`), the scaling s goes into B, which is
-small, and nothing but x and x A^T is kept for the gradients. While the weights are fixed, A and s B are cast once
-(`hold_adapters`).
+small, and nothing but x and x A^T is kept for the gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,11 +22,14 @@ class LoraMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-        a_cast, b_cast = _cast(a, b, scaling, x.dtype)
-        out, rows, inner = _mapped(x, weight, bias, a_cast, b_cast)
+        rows = x.reshape(-1, x.shape[-1])
+        a_cast, b_cast = a.to(x.dtype), (b * scaling).to(x.dtype)
+        inner = rows @ a_cast.T  # [rows, r]
+        out = rows @ weight.T if bias is None else torch.addmm(bias, rows, weight.T)
+        out.addmm_(inner, b_cast.T)
         ctx.save_for_backward(rows, weight, a_cast, b_cast, inner)
         ctx.scaling, ctx.shape, ctx.dtypes = scaling, x.shape, (a.dtype, b.dtype)
-        return out
+        return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
@@ -47,46 +47,17 @@ class LoraMap(torch.autograd.Function):
         return grad_x, None, None, grad_a, grad_b, None
 
 
-def _cast(a: Tensor, b: Tensor, scaling: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A and s B in the precision that they are multiplied in."""
-    return a.to(dtype), (b * scaling).to(dtype)
-
-
-def _mapped(x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """y [..., out] of x [..., in], its rows [n, in], and what A makes of them [n, r]; b is s B."""
-    rows = x.reshape(-1, x.shape[-1])
-    inner = rows @ a.T
-    out = rows @ weight.T if bias is None else torch.addmm(bias, rows, weight.T)
-    out.addmm_(inner, b.T)
-    return out.view(*x.shape[:-1], -1), rows, inner
-
-
 class FusedLoraLinear(LoraLinear):
     """peft's LoRA layer, fused wherever it is a plain one: unquantized, one adapter, not merged, no dropout, no autocast.
     Everything else goes peft's own way."""
-
-    held: tuple[Tensor, Tensor] | None = None
-    """A and s B in the frozen weight's precision, while neither changes."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         name = self._plain_adapter()
         if name is None or args or kwargs or torch.is_autocast_enabled(x.device.type):
             return super().forward(x, *args, **kwargs)
-        base: Any = self.get_base_layer()
-        if self.held is not None and not torch.is_grad_enabled():
-            return _mapped(x, base.weight, base.bias, *self.held)[0]
+        base = self.get_base_layer()
         a, b = self.lora_A[name].weight, self.lora_B[name].weight
         return LoraMap.apply(x, base.weight, base.bias, a, b, self.scaling[name])
-
-    @torch.no_grad()
-    def hold(self) -> None:
-        """Casts A and s B for all calls until `held` is taken back; nothing where the layer is not a plain one."""
-        name = self._plain_adapter()
-        if name is not None:
-            base: Any = self.get_base_layer()
-            a: Any = self.lora_A[name].weight
-            b: Any = self.lora_B[name].weight
-            self.held = _cast(a, b, self.scaling[name], base.weight.dtype)
 
     def _plain_adapter(self) -> str | None:
         """The name of the only adapter, if it is on and adds nothing but B A x."""
@@ -105,16 +76,3 @@ def fuse_lora(model: nn.Module) -> None:
             base = layer.get_base_layer()
             if not base.weight.requires_grad and (base.bias is None or not base.bias.requires_grad):
                 layer.__class__ = FusedLoraLinear
-
-
-@contextmanager
-def hold_adapters(model: nn.Module) -> Iterator[None]:
-    """Within, the adapters' weights do not change, and are cast once, not for every token that is written."""
-    layers = [layer for layer in model.modules() if isinstance(layer, FusedLoraLinear)]
-    for layer in layers:
-        layer.hold()
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.held = None

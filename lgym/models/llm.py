@@ -13,7 +13,6 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
 from lgym.models.fused_logprobs import fused_token_logprobs, plain_token_logprobs
-from lgym.models.fused_lora import hold_adapters
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
@@ -103,15 +102,12 @@ class ValueHeadLLM(nn.Module):
     def fixed(self) -> Iterator[None]:
         """Within, the weights do not change: a prefix is kept from one call to the next that begins with it, and so are
         conversations. Within another `fixed` they are kept on."""
-        if self._remembers:
-            yield
-            return
-        self._remembers = True
+        outermost, self._remembers = not self._remembers, True
         try:
-            with hold_adapters(self.model):
-                yield
+            yield
         finally:
-            self._remembers, self._remembered, self.pasts = False, ((), None), []
+            if outermost:
+                self._remembers, self._remembered, self.pasts = False, ((), None), []
 
     def keep(self, pasts: Sequence[Any]) -> None:
         """The `Past` of each conversation that may go on, in place of those kept before; nothing unless `fixed`."""

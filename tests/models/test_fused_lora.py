@@ -8,9 +8,8 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
 from torch import nn
 
-from lgym.models import fused_lora
 from lgym.models.float32 import use_float32_adapters
-from lgym.models.fused_lora import FusedLoraLinear, LoraMap, _cast, fuse_lora, hold_adapters
+from lgym.models.fused_lora import FusedLoraLinear, LoraMap, fuse_lora
 
 
 def adapted(*, dtype=torch.float64, bias=True, dropout=0.0, fused=True, **settings):
@@ -72,32 +71,6 @@ def _as(model, dtype):
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     return model
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_held_adapters_are_cast_once(dtype, monkeypatch):
-    """The same numbers, without a cast for each call; afterwards a change of the weights counts again."""
-    model, x = adapted(dtype=dtype), torch.randn(4, 6, dtype=dtype)
-    expected, casts = model(x), []
-    monkeypatch.setattr(fused_lora, "_cast", lambda *given: casts.append(given) or _cast(*given))
-    with hold_adapters(model):
-        assert torch.equal(model(x), expected)
-        assert torch.equal(model(x), expected)
-        with model.disable_adapter():
-            torch.testing.assert_close(model(x), model.get_base_model()[0].base_layer(x))
-    assert len(casts) == 1
-    model.get_base_model()[0].lora_B["default"].weight.mul_(2)
-    assert not torch.equal(model(x), expected)
-
-
-def test_held_adapters_have_gradients():
-    x = torch.randn(4, 6, dtype=torch.float64)
-    expected = outputs_and_gradients(adapted(), x)
-    model = adapted()
-    with hold_adapters(model):
-        for held, plain in zip(outputs_and_gradients(model, x), expected, strict=True):
-            assert torch.equal(held, plain)
 
 
 def test_switched_off_it_is_the_frozen_layer():
