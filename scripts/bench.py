@@ -99,7 +99,13 @@ def measure(
         schedule = torch.profiler.schedule(wait=1, warmup=0, active=1)
         profiler = torch.profiler.profile(schedule=schedule)
     rates: list[Rates] = []
-    module = make_module(llm, lambda: rates.append(bare.rates()), profiler)
+
+    def after_rollout() -> None:
+        rates.append(bare.rates())
+        if profiler is not None:
+            profiler.step()
+
+    module = make_module(llm, after_rollout)
     with tempfile.TemporaryDirectory() as folder:
         trainer = L.Trainer(
             default_root_dir=folder,

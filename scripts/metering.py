@@ -72,6 +72,7 @@ class Meter:
     def __init__(self, module: PolicyLearner, asked: str) -> None:
         """`asked` is the method of the policy by which it acts."""
         self.policy: Any = module.policy
+        self._module: Any = module
         self.rollouts: list[tuple[Work, Work, int]] = []
         self._playing = Work()
         act: Callable[..., Any] = getattr(self.policy, asked)
@@ -92,8 +93,9 @@ class Meter:
         self._playing.seconds, self._playing.steps = rollout.play_seconds, self._turns
         self._playing.all_tokens = self._all_tokens
 
-    def learned(self, passes: int) -> None:
+    def learned(self) -> None:
         seconds = time.perf_counter() - self._ended
+        passes = self._module.trainer.datamodule.update_epochs
         updating = Work(seconds, seconds, self._turns, all_tokens=self._all_tokens * passes)
         self._add(updating, self._before)
         self.rollouts.append((self._playing, updating, self._contexts))
@@ -120,10 +122,10 @@ def _all_tokens(rollout: Rollout) -> int:
 class MeteredPPO(PPO):
     """PPO with its meter."""
 
-    def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None], profiler: Any = None) -> None:
+    def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None]) -> None:
         super().__init__(llm=LLMConfig(model=llm.name), policy=CandidatePolicy(), value_warmup=0, target_kl=None)
         self.policy.bind(llm)
-        self.meter, self._after, self._profiler = Meter(self, "evaluate"), after_rollout, profiler
+        self.meter, self._after_rollout = Meter(self, "evaluate"), after_rollout
 
     def prepare(self, rollout: Rollout) -> TurnBatch:
         self.meter.played(rollout)
@@ -131,16 +133,17 @@ class MeteredPPO(PPO):
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
-        end_of_rollout(self, self.meter, self._after, self._profiler)
+        self.meter.learned()
+        self._after_rollout()
 
 
 class MeteredGRPO(GRPO):
     """GRPO with its meter."""
 
-    def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None], profiler: Any = None) -> None:
+    def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None]) -> None:
         super().__init__(llm=LLMConfig(model=llm.name), policy=GenerationPolicy(max_new_tokens=8))
         self.policy.bind(llm)
-        self.meter, self._after, self._profiler = Meter(self, "reply"), after_rollout, profiler
+        self.meter, self._after_rollout = Meter(self, "reply"), after_rollout
 
     def prepare(self, rollout: Rollout) -> ReplyBatch:
         self.meter.played(rollout)
@@ -148,14 +151,8 @@ class MeteredGRPO(GRPO):
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
-        end_of_rollout(self, self.meter, self._after, self._profiler)
-
-
-def end_of_rollout(module: PolicyLearner, meter: Meter, after: Callable[[], None], profiler: Any) -> None:
-    meter.learned(module.trainer.datamodule.update_epochs)  # type: ignore[attr-defined]
-    after()
-    if profiler is not None:
-        profiler.step()
+        self.meter.learned()
+        self._after_rollout()
 
 
 TASKS: dict[str, dict[str, Any]] = {

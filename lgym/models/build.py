@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from lgym.models.config import LLMConfig, LoraSettings
 from lgym.models.float32 import use_float32_adapters
@@ -93,12 +95,16 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
     targets = lora.target_modules if lora.target_modules is not None else entry.lora_targets
+    blocks = None if lora.last_blocks is None else _last_blocks(model, lora.last_blocks, targets)
+    if blocks is not None and targets == "all-linear":
+        targets = _linear_layers(model)
     rank = lora.r if lora.r is not None else entry.lora_r
     settings = LoraConfig(
         r=rank,
         lora_alpha=lora.alpha if lora.alpha is not None else 2 * rank,
         lora_dropout=lora.dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
+        layers_to_transform=blocks,
         task_type="CAUSAL_LM",
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
@@ -107,15 +113,32 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
     try:
         adapted = get_peft_model(model, settings)
     except ValueError as error:
-        linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if "Linear" in type(m).__name__})
         raise ValueError(
-            f"lora.target_modules {targets!r} name no layer of this model. Its linear layers are {linear}; "
+            f"lora.target_modules {targets!r} name no layer of this model. Its linear layers are {_linear_layers(model)}; "
             'name some of them, or use "all-linear".'
         ) from error
     use_float32_adapters(adapted)
     fuse_lora(adapted)
     fuse_norms(adapted)
     return adapted
+
+
+def _last_blocks(model: PreTrainedModel, count: int, targets: Sequence[str] | str) -> list[int]:
+    """Their indices; all, if there are no more."""
+    if isinstance(targets, str) and targets != "all-linear":
+        raise ValueError(
+            f"lora.last_blocks is {count} and lora.target_modules is the pattern {targets!r}: peft takes blocks with a list "
+            "of names only. Name the layers, or let the pattern say which blocks."
+        )
+    blocks = model.config.get_text_config().num_hidden_layers
+    return list(range(max(0, blocks - count), blocks))
+
+
+def _linear_layers(model: PreTrainedModel) -> list[str]:
+    """The names, without what they are part of, of the linear layers but the output."""
+    linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)]
+    output = model.get_output_embeddings()
+    return sorted({name.rsplit(".", 1)[-1] for name in linear if model.get_submodule(name) is not output})
 
 
 def load_pretrained(

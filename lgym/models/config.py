@@ -22,9 +22,15 @@ class LoraSettings:
     target_modules: list[str] | str | None = None
     """Names of the layers that get adapters; null takes the registry's, "all-linear" every linear layer."""
 
+    last_blocks: int | None = None
+    """Adapters in only so many of the model's blocks, the last ones; null, or as many as there are, puts them in all. An
+    update's backward pass ends at the first of them."""
+
     def __post_init__(self) -> None:
         if self.r is not None and self.r < 1:
             raise ValueError(f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight).")
+        if self.last_blocks is not None and self.last_blocks < 1:
+            raise ValueError(f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them).")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1.")
 

@@ -90,6 +90,47 @@ def test_adapters_can_be_chosen():
     assert layer.scaling["default"] == 3.0
 
 
+@pytest.mark.parametrize("targets", [None, ["q_proj", "down_proj"]])
+def test_adapters_in_the_last_blocks_learn_as_if_they_were_in_all(targets):
+    """Those below have none, nothing is computed backward there, and the gradients of those above are the same."""
+
+    def gradients(last_blocks):
+        lora = LoraSettings(r=2, target_modules=targets, last_blocks=last_blocks)
+        llm = wrap(tiny.causal_lm().double(), tiny.tokenizer(), LLMConfig(model="tiny", lora=lora), DEFAULT).double()
+        adapters = {name: p for name, p in llm.named_parameters() if "lora" in name}
+        with torch.no_grad():
+            for name in adapters:
+                draw = torch.Generator().manual_seed(sum(map(ord, name)))
+                adapters[name].copy_(torch.randn(adapters[name].shape, generator=draw) * (".layers.1." in name))
+        below = llm.causal_lm.get_submodule("model.layers.0")
+        entered = []
+        below.register_full_backward_pre_hook(lambda *_: entered.append(True))
+        hidden, _ = llm.hidden_states([(1, 2, 3, 4), (1, 2, 5, 6)], [3, 3], row_length=8)
+        hidden.square().sum().backward()
+        assert bool(entered) is (last_blocks is None)
+        return {name: p.grad for name, p in adapters.items()}
+
+    whole, part = gradients(None), gradients(1)
+    assert sorted(part) == sorted(name for name in whole if ".layers.1." in name)
+    assert len(part) < len(whole)
+    for name, gradient in part.items():
+        assert gradient.abs().max() > 0
+        torch.testing.assert_close(gradient, whole[name])
+
+
+def test_more_blocks_than_there_are_is_all_of_them():
+    """So that a YAML fits a smaller model too."""
+    names = [{name for name, _ in tiny.llm(lora=LoraSettings(r=2, last_blocks=n)).named_parameters()} for n in (None, 2, 20)]
+    assert names[0] == names[1] == names[2]
+
+
+def test_blocks_that_cannot_be_chosen():
+    with pytest.raises(ValueError, match=r"last_blocks is 1 and lora.target_modules is the pattern '.*_proj'"):
+        tiny.llm(lora=LoraSettings(r=2, target_modules=".*_proj", last_blocks=1))
+    with pytest.raises(ValueError, match="last_blocks is 0; it must be 1 or more"):
+        LoraSettings(last_blocks=0)
+
+
 def test_dropout_of_the_base_model_is_off():
     """GPT-2 trains with dropout 0.1: the policy that learns would not be the one that played."""
     from transformers import GPT2Config, GPT2LMHeadModel
