@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, 
 def test_quantized_weights_cannot_be_trained_whole(failing, tmp_path):
     """Said when the YAML is read."""
     whole = tmp_path / "whole.yaml"
-    whole.write_text(BLACKJACK.read_text().replace("llm:\n", "llm:\n      lora: null\n      quantization: 4bit\n"))
+    whole.write_text(BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null\n      quantization: 4bit"))
     assert "quantization: 4bit needs adapters" in failing(config=whole)
 
 
@@ -143,5 +143,5 @@ def test_a_wrong_value_names_the_option(failing):
 def test_every_weight_in_bf16_is_refused(failing, tmp_path):
     """The optimizer's small steps would vanish."""
     whole = tmp_path / "whole.yaml"
-    whole.write_text(BLACKJACK.read_text().replace("llm:\n", "llm:\n      lora: null\n"))
+    whole.write_text(BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null"))
     assert "32-true or bf16-mixed" in failing(config=whole)
