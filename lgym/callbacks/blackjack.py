@@ -18,7 +18,7 @@ from lgym.policies import CandidatePolicy
 
 class BlackjackStrategy(L.Callback):
     """Asks the policy about all 280 states; logs its exact value by dynamic programming, its agreement with optimal play
-    and, as a picture, its strategy."""
+    and, as a picture, its strategy. If it does so in every rollout, the hands are played by the same answers."""
 
     def __init__(self, every_n_rollouts: int = 1, chart_every_n_rollouts: int = 5) -> None:
         """
@@ -42,6 +42,8 @@ class BlackjackStrategy(L.Callback):
                 "BlackjackStrategy asks for the probabilities of hit and stay, which only the candidate policy knows. Take "
                 "the callback out of trainer.callbacks."
             )
+        if self.every_n_rollouts == 1 and data.history == 0:  # otherwise later turns would have nothing to go on from
+            data.foresight.expect(blackjack.states())
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         last = trainer.current_epoch + 1 == trainer.max_epochs
@@ -79,10 +81,8 @@ class BlackjackStrategy(L.Callback):
 def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndarray:
     """[280] the policy's probability of hitting, in the order of `blackjack.states()`."""
     contexts = data.contexts(blackjack.states())
-    policy = module.policy
-    assert isinstance(policy, CandidatePolicy)
-    with module.acting():
-        logprobs, _ = policy.evaluate(contexts)
+    with module.acting() as policy:
+        logprobs, _ = data.foresight.informed(policy).evaluate(contexts)
     hits = np.zeros((len(contexts), logprobs.shape[1]))
     for row, context in enumerate(contexts):
         for column, candidate in enumerate(context.candidates):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,9 @@ from lgym.types import Episode
 
 Progress = Callable[[int, int], None]
 """Told how many episodes (or turns) have been played, and of how many."""
+
+Informed = Callable[[Any], Any]
+"""Gives a policy what it need not be asked."""
 
 Remember = Callable[[list[list[PlayedTurn]]], None]
 """Given the turns of every episode that ended in a rollout, in the order of their numbers, when the rollout ends."""
@@ -54,6 +58,7 @@ class Collector:
         group_size: int = 1,
         remember: Remember | None = None,
         refill_groups: int = 0,
+        informed: Informed = lambda policy: policy,
     ) -> None:
         """
         Args:
@@ -63,6 +68,7 @@ class Collector:
             group_size: how many episodes in a row start from the same seed.
             remember: what keeps a rollout's episodes in mind; `None` forgets them.
             refill_groups: how many groups a rollout of episodes has more at most, for as many without signal.
+            informed: gives a policy that plays the answers that are known already.
         """
         self._group_size = group_size
         self._slots = list(slots)
@@ -70,6 +76,7 @@ class Collector:
         self._kept_transcripts = kept_transcripts
         self._remember = remember
         self._refill_groups = refill_groups
+        self._informed = informed
         self._refill = Refill(group_size, 0)
         self._last_episode: int | None = None
         self._ended: dict[int, list[PlayedTurn]] = {}  # this rollout's episodes
@@ -96,9 +103,10 @@ class Collector:
             turns: turns to play over all environments, a multiple of their number; episodes go on in the next rollout.
             progress: called after every step of the environments.
         """
+        begun = time.perf_counter()
         going_on = any(slot.history != 0 for slot in self._slots)
-        table = (ReplyTable if policy.speaks else ContextTable)(policy, going_on=going_on)
-        recorder = Recorder(table, len(self._slots))
+        table = (ReplyTable if policy.speaks else ContextTable)(self._informed(policy), going_on=going_on)
+        recorder = Recorder(table, len(self._slots), begun)
         self._last_episode = None if episodes is None else self._episodes_started + episodes
         self._refill = Refill(self._group_size, 0 if episodes is None else self._refill_groups)
         self.transcripts, self._ended = [], {}

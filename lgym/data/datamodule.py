@@ -21,6 +21,7 @@ from lgym.data.collector import Collector
 from lgym.data.conversation import History
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
 from lgym.data.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.foresight import Foresight
 from lgym.data.imitation import Imitation, load_demonstrations
 from lgym.data.questions import candidates_of
 from lgym.data.recall import Recall, summary
@@ -125,6 +126,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, ContextBuilder] = {}  # by the agent's identity
+        self.foresight = Foresight(self.contexts)
         self._offers_candidates = all([self._bind("fit"), not eval_env_kwargs or self._bind("validate")])
 
     def _bind(self, stage: str) -> bool:
@@ -275,18 +277,16 @@ class RolloutDataModule(L.LightningDataModule):
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
         agent, builder = self.agent_of(stage), self.context_builder(stage)
         start, episodes = share(self.eval_episodes)
-        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
-        make = self.env_maker(stage)
+        count, make = self.num_envs if stage == "fit" else min(self.num_envs, episodes), self.env_maker(stage)
         envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
         chooses, history = self._learner.chooses, self.history
         slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
+        memory, known = self.episodic_memory, self.foresight.informed
+        seed = stream(self.seed, stage, ranks.rank() if stage == "fit" else 0)
         if stage != "fit":
-            return Collector(slots, stream(self.seed, stage, 0) + start, kept_transcripts)
-        memory = self.episodic_memory
+            return Collector(slots, seed + start, kept_transcripts, informed=known)
         store = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
-        first_seed = stream(self.seed, stage, ranks.rank())
-        remember = remembering_all(store)
-        return Collector(slots, first_seed, kept_transcripts, self.group_size, remember, self.refill_groups)
+        return Collector(slots, seed, kept_transcripts, self.group_size, remembering_all(store), self.refill_groups, known)
 
     def _evaluation(self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False) -> DataLoader:
         dataset = EvaluationDataset(

@@ -27,11 +27,12 @@ class Recall:
             episodic: what is remembered of others; only read here.
         """
         self._agent, self._working, self._episodic = agent, working, episodic
+        self._remembers = working is not None or episodic is not None
         self.begin()
 
     def try_out(self) -> None:
         """Has the agent word a turn that nobody played, if there are memories. Raises `ValueError` as `read` does."""
-        if self._working is not None or self._episodic is not None:
+        if self._remembers:
             text = summary(self._agent, [PlayedTurn("", "", 0.0)])
             _text(self._agent, "recall", self._agent.recall("", text, [Memory(text, 0.0, 0, 1.0)]))
 
@@ -42,8 +43,9 @@ class Recall:
         self._restored: deque[str | None] = deque()
 
     def add(self, turn: PlayedTurn) -> None:
-        """The episode's next turn. Of an observation no more than `REMEMBERED_CHARACTERS` are remembered."""
-        self.turns.append(turn._replace(observation_text=_remembered(turn.observation_text)))
+        """The episode's next turn, if there are memories: of an observation no more than `REMEMBERED_CHARACTERS`."""
+        if self._remembers:
+            self.turns.append(turn._replace(observation_text=_remembered(turn.observation_text)))
 
     def read(self, observation_text: str) -> str:
         """What the model reads of the observation now.
@@ -51,7 +53,7 @@ class Recall:
         Raises:
             ValueError: if the agent's `recall` or `summarise` makes no text.
         """
-        if self._working is None and self._episodic is None:
+        if not self._remembers:
             return observation_text
         shown = self._restored.popleft() or observation_text if self._restored else self._composed(observation_text)
         self._shown.append(shown)

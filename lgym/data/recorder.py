@@ -31,7 +31,13 @@ TURN = np.dtype(
 class Recorder:
     """Keeps one rollout, a step of all playing environments at a time."""
 
-    def __init__(self, table: ContextTable | ReplyTable, num_envs: int) -> None:
+    def __init__(self, table: ContextTable | ReplyTable, num_envs: int, begun: float) -> None:
+        """
+        Args:
+            table: of the contexts.
+            num_envs: environments that play.
+            begun: when they began, by `time.perf_counter`.
+        """
         self.table = table
         self.turns = 0
         self.episode_returns: list[float] = []
@@ -39,7 +45,7 @@ class Recorder:
         self._dropped = 0
         self._num_envs = num_envs
         self._steps: list[np.ndarray] = []
-        self._started = time.perf_counter()
+        self._begun = begun
 
     def add(self, turns: Sequence[tuple[Any, ...]]) -> None:
         """One step: a turn, with the fields of `TURN`, of each environment that has played."""
@@ -91,6 +97,6 @@ class Recorder:
             **fields,
             episode_returns=torch.tensor(self.episode_returns, dtype=torch.float32),
             episode_lengths=torch.tensor(self._episode_lengths, dtype=torch.float32),
-            play_seconds=time.perf_counter() - self._started,
+            play_seconds=time.perf_counter() - self._begun,
             episodes_dropped=self._dropped,
         )
