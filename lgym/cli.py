@@ -39,6 +39,7 @@ from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.modules.faults import NonFiniteLossError
 from lgym.plain_text import shortened
+from lgym.repeated_keys import refuse_repeated_keys
 from lgym.runs import CHECKPOINTS, NoCheckpointError, last_checkpoint, version_of
 from lgym.terminal import harmless
 from lgym.trainer import LgymTrainer
@@ -239,6 +240,7 @@ def main(args: list[str] | None = None) -> None:
     """Runs the command line; a mistake that lgym understands ends it with one message and exit status 1."""
     follow_first_process()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    refuse_repeated_keys()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     quieten()

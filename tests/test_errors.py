@@ -55,6 +55,15 @@ def test_unknown_option(failing):
     assert "num_evns" in failing(data__num_evns=3)
 
 
+def test_a_key_that_stands_twice(failing, tmp_path):
+    """YAML's parsers take the last: here the settings of `llm` would be gone. In a value of an option, likewise."""
+    twice = tmp_path / "twice.yaml"
+    twice.write_text(BLACKJACK.read_text().replace("    optimizer:\n", "    llm: {}\n    optimizer:\n"))
+    said = failing(config=twice)
+    assert "the key 'llm' stands twice in one place, in lines 15 and 18" in said
+    assert "'agent' stands twice" in failing(data="{agent: lgym.agents.TaxiAgent, env: Taxi-v3, agent: null}")
+
+
 def test_unknown_agent(failing):
     """With the name as it was given."""
     assert "lgym.agents.NoSuchAgent" in failing(data__agent="lgym.agents.NoSuchAgent")

@@ -154,8 +154,7 @@ class RolloutDataModule(L.LightningDataModule):
     def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
         """Makes an environment as a stage plays it: fit, validate, test or predict."""
         evaluated = (self.eval_env_kwargs or {}) if stage != "fit" else {}
-        kwargs = {**(self.env_kwargs or {}), **evaluated}
-        return partial(make_env, self.env, kwargs, self.max_episode_steps, self.wrappers)
+        return partial(make_env, self.env, {**(self.env_kwargs or {}), **evaluated}, self.max_episode_steps, self.wrappers)
 
     def agent_of(self, stage: str) -> TextAgent:
         """The words of the environment as that stage plays it."""
@@ -277,7 +276,8 @@ class RolloutDataModule(L.LightningDataModule):
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
         agent, builder = self.agent_of(stage), self.context_builder(stage)
         start, episodes = share(self.eval_episodes)
-        count, make = self.num_envs if stage == "fit" else min(self.num_envs, episodes), self.env_maker(stage)
+        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
+        make = self.env_maker(stage)
         envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
         chooses, history = self._learner.chooses, self.history
         slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
