@@ -46,6 +46,8 @@ class Tree(Layout):
     prefix_length: int
     tokens: Tensor  # [R * L] int64, the token of each place; any at all where there is none
     places: Tensor  # [N] int64, the place of each token
+    key_tokens: Tensor  # [R * S] int64, the same of what a row attends to, counted with the prefix
+    key_places: Tensor  # [N] int64
     sees: Tensor  # [R, 1, L, S] bool
     _added: dict[Any, Tensor] = field(default_factory=dict)
 
@@ -53,14 +55,20 @@ class Tree(Layout):
     def over(packed: PackedRows, prefix_length: int, device: torch.device) -> Tree:
         rows, length = packed.token_ids.shape
         filled = packed.filled.flatten()
+        tokens, places = filled.cumsum(0) - 1, filled.nonzero().squeeze(1)
         seen = prefix_length + length
-        sees = torch.zeros(rows, 1, length, seen + -seen % KEYS, dtype=torch.bool)
+        unseen = -seen % KEYS
+        sees = torch.zeros(rows, 1, length, seen + unseen, dtype=torch.bool)
         sees[..., :prefix_length] = True
         sees[:, 0, :, prefix_length:seen] = packed.attends
+        prefix = torch.arange(prefix_length).expand(rows, -1)
+        keys = torch.cat([prefix, prefix_length + tokens.view(rows, -1), tokens.new_zeros(rows, unseen)], dim=1)
         return Tree(
             prefix_length=prefix_length,
-            tokens=(filled.cumsum(0) - 1).to(device),
-            places=filled.nonzero().squeeze(1).to(device),
+            tokens=tokens.to(device),
+            places=places.to(device),
+            key_tokens=keys.flatten().to(device),
+            key_places=(places // length * (seen + unseen) + prefix_length + places % length).to(device),
             sees=sees.to(device),
         )
 
@@ -68,24 +76,25 @@ class Tree(Layout):
     def rows(self) -> int:
         return self.sees.shape[0]
 
-    @property
-    def unseen(self) -> int:
-        """Places behind each row that nothing attends to."""
-        return self.sees.shape[3] - self.prefix_length - self.sees.shape[2]
-
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
         """Keys and values are those of the prefix and of the N tokens; the queries are so too, or only the N, if the prefix
         was run before."""
         prefix, fresh = self.prefix_length, len(q) - len(self.places)
-        out = _collect(_rows(q[fresh:], k, v, self, scale, softcap), self)
-        if not fresh:
-            return out
-        seen = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
-        added = _added(seen, q.shape[1], k.shape[1], q.dtype)
-        return torch.cat([_attend(q[None, :fresh], k[None, :prefix], v[None, :prefix], seen, added, scale, softcap)[0], out])
+        heads, kv_heads = q.shape[1], k.shape[1]
+        q = q.unflatten(1, (kv_heads, -1))  # [P + N or N, kv_heads, group, d]
+        queries = _Spread.apply(q[fresh:], self.tokens, self.places, 0, self.rows)
+        keys, values = (_Spread.apply(s, self.key_tokens, self.key_places, prefix, self.rows) for s in (k, v))
+        out = _attend(queries, keys, values, self.sees, self.added(heads, kv_heads, q.dtype), scale, softcap)
+        out = _Collect.apply(out.flatten(1, 2), self.places)
+        if fresh:
+            seen = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
+            added = _added(seen, heads, kv_heads, q.dtype)
+            q, k, v = (states[:prefix].transpose(0, 1).unsqueeze(1) for states in (q, k, v))
+            out = torch.cat([_attend(q, k, v, seen, added, scale, softcap).squeeze(1), out], dim=1)
+        return out.transpose(0, 1).flatten(1, 2)
 
     def added(self, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-        """[R * kv_heads, (heads / kv_heads) * L, S]: what is added to scores, 0 or the least number."""
+        """[kv_heads * R, L * (heads / kv_heads), S]: what is added to scores, 0 or the least number."""
         key = heads, kv_heads, dtype
         if key not in self._added:
             self._added[key] = _added(self.sees, heads, kv_heads, dtype)
@@ -141,92 +150,70 @@ def tree_attention(
     return layout.attend(module, q, k, v, scale, softcap)[None], None
 
 
-def _rows(q: Tensor, k: Tensor, v: Tensor, tree: Tree, scale: float, softcap: float | None) -> Tensor:
-    """[R, L, heads, d] of the packed rows behind the prefix."""
-
-    def behind_prefix(states: Tensor) -> Tensor:
-        own = _spread(states[tree.prefix_length :], tree)
-        shared = states[: tree.prefix_length].expand(tree.rows, -1, -1, -1)
-        unseen = own.new_zeros(()).expand(tree.rows, tree.unseen, *own.shape[2:])
-        return torch.cat([shared, own, unseen], dim=1)
-
-    added = tree.added(q.shape[1], k.shape[1], q.dtype)
-    return _attend(_spread(q, tree), behind_prefix(k), behind_prefix(v), tree.sees, added, scale, softcap)
-
-
 def _attend(q: Tensor, k: Tensor, v: Tensor, sees: Tensor, added: Tensor, scale: float, softcap: float | None) -> Tensor:
-    """[R, L, heads, d] queries over [R, S, kv_heads, d] keys and values."""
+    """[kv_heads, R, L, group, d] queries over [kv_heads, R, S, d] keys and values."""
     if q.device.type == "cpu" or softcap is not None:
         return _attend_written_out(q, k, v, added, scale, softcap)
     return _attend_fused(q, k, v, sees, scale)
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, sees: Tensor, scale: float) -> Tensor:
-    q, k, v = (states.transpose(1, 2) for states in (q, k, v))
-    grouped = q.shape[1] != k.shape[1]
-    return scaled_dot_product_attention(q, k, v, attn_mask=sees, scale=scale, enable_gqa=grouped).transpose(1, 2)
+    kv_heads, _, _, group, _ = q.shape
+    q = q.permute(1, 0, 3, 2, 4).flatten(1, 2)  # [R, heads, L, d]
+    k, v = k.transpose(0, 1), v.transpose(0, 1)
+    out = scaled_dot_product_attention(q, k, v, attn_mask=sees, scale=scale, enable_gqa=group > 1)
+    return out.unflatten(1, (kv_heads, group)).permute(1, 0, 3, 2, 4)
 
 
 def _attend_written_out(q: Tensor, k: Tensor, v: Tensor, added: Tensor, scale: float, softcap: float | None) -> Tensor:
     """For the CPU, whose fused kernel is slow in such short rows, most of all backward."""
-    (rows, length, heads, _), (seen, kv_heads) = q.shape, k.shape[1:3]
-    group = heads // kv_heads
-    q = q.unflatten(2, (kv_heads, group)).permute(0, 2, 3, 1, 4).reshape(rows * kv_heads, group * length, -1)
-    k = k.permute(0, 2, 3, 1).reshape(rows * kv_heads, -1, seen)
-    v = v.transpose(1, 2).reshape(rows * kv_heads, seen, -1)
+    rows, k, v = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if softcap is None:
-        scores = torch.baddbmm(added, q, k, alpha=scale)
+        scores = torch.baddbmm(added, rows, k.transpose(1, 2), alpha=scale)
     else:
-        scores = added + torch.tanh(q @ k * (scale / softcap)) * softcap
-    out = torch.softmax(scores, dim=-1) @ v  # the softmax's sums are at least fp32 within
-    return out.view(rows, kv_heads, group, length, -1).permute(0, 3, 1, 2, 4).reshape(rows, length, heads, -1)
+        scores = added + torch.tanh(rows @ k.transpose(1, 2) * (scale / softcap)) * softcap
+    return (torch.softmax(scores, dim=-1) @ v).view(q.shape)  # the softmax's sums are at least fp32 within
 
 
 def _added(sees: Tensor, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-    rows, _, length, seen = sees.shape
     added = torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
-    return added.unsqueeze(1).expand(-1, kv_heads, heads // kv_heads, -1, -1).reshape(rows * kv_heads, -1, seen)
-
-
-def _spread(states: Tensor, tree: Tree) -> Tensor:
-    """[N, heads, d] tokens to [R, L, heads, d] places."""
-    return _Spread.apply(states, tree.tokens, tree.places).unflatten(0, (tree.rows, -1))
-
-
-def _collect(states: Tensor, tree: Tree) -> Tensor:
-    """[R, L, heads, d] places to [N, heads, d] tokens."""
-    return _Collect.apply(states.flatten(0, 1), tree.places)
+    return added.squeeze(1).repeat_interleave(heads // kv_heads, dim=1).repeat(kv_heads, 1, 1)
 
 
 class _Spread(torch.autograd.Function):
-    """A token to its place. Places without a token hold any, and take no part in the gradient."""
+    """Tokens [T, kv_heads, ...] to places [kv_heads, R, places of a row, ...], of which the first of every row may be those
+    of a prefix. Places without a token hold any, and take no part in the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
+    def forward(ctx: Any, states: Tensor, tokens: Tensor, places: Tensor, prefix: int, rows: int) -> Tensor:
         ctx.save_for_backward(places)
-        return states.index_select(0, tokens)
+        ctx.prefix = prefix
+        return states.transpose(0, 1).index_select(1, tokens).unflatten(1, (rows, -1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (places,) = ctx.saved_tensors
-        return grad.index_select(0, places), None, None
+        own = grad.flatten(1, 2).index_select(1, places)
+        if ctx.prefix:
+            own = torch.cat([grad[:, :, : ctx.prefix].sum(1), own], dim=1)
+        return own.transpose(0, 1), None, None, None, None
 
 
 class _Collect(torch.autograd.Function):
-    """A token from its place; the gradient of places without a token is 0."""
+    """Tokens [kv_heads, N, ...] from their places [kv_heads, R * L, ...]; the gradient of places without a token is 0."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
         ctx.shape = states.shape
-        return states.index_select(0, places)
+        return states.index_select(1, places)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (places,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.shape).index_copy_(0, places, grad), None
+        return grad.new_zeros(ctx.shape).index_copy_(1, places, grad), None
 
 
 def _own_attention(module: nn.Module) -> Any:

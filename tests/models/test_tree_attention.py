@@ -78,8 +78,8 @@ def test_all_layouts_have_the_same_gradients():
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
     """What GPUs run, on the CPU: outputs and gradients, grouped heads included."""
-    q = torch.randn(3, 4, 6, 8, dtype=torch.float64, requires_grad=True)
-    k, v = (torch.randn(3, 7, kv_heads, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    q = torch.randn(kv_heads, 3, 4, 6 // kv_heads, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(kv_heads, 3, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     sees = torch.rand(3, 1, 4, 7) < 0.6
     sees[..., 0] = True
     ours = _attend_written_out(q, k, v, _added(sees, 6, kv_heads, torch.float64), 0.3, None)
