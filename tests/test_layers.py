@@ -16,7 +16,7 @@ FLOORS = [
     {"policies"},
     {"modules", "data", "terminal"},
     {"callbacks"},
-    {"runs", "checkpoint_io", "messages"},
+    {"runs", "checkpoint_io", "messages", "repeated_keys"},
     {"check", "rendering", "loop"},
     {"play"},
     {"trainer"},

@@ -201,7 +201,7 @@ class Slot:
 
     @property
     def turns(self) -> list[PlayedTurn]:
-        """Those of the episode so far; another list than that of the next episode."""
+        """Those of the episode so far, if there are memories; another list than that of the next episode."""
         return self._recall.turns
 
     def record(self, turn: Turn, terminated: bool, truncated: bool) -> None:

@@ -16,7 +16,9 @@ from helpers.scripted import TOKENIZER, Chooser, DyingEnv, Numbered, ScriptedEnv
 from lgym.agents.base import FALLBACKS
 from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
+from lgym.data.recall import Recall
 from lgym.data.slot import Slot
+from lgym.memory import EpisodicMemory
 from lgym.types import Said
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is dropped and begun anew:UserWarning")
@@ -43,7 +45,9 @@ def collector(setup, deaths=None, refill=True):
     builder = ContextBuilder(TOKENIZER, agent.system_prompt, 2048)
     envs = [ScriptedEnv(setup["script"], setup["longest"]) for _ in range(setup["num_envs"])]
     envs = envs if deaths is None else [DyingEnv(env, deaths) for env in envs]
-    slots = [Slot(env, agent, builder, chooses=not setup["speaks"], history=setup["history"]) for env in envs]
+    options = {"chooses": not setup["speaks"], "history": setup["history"]}
+    memory = EpisodicMemory()  # in which nothing is stored: turns are kept in mind, and nothing is shown of them
+    slots = [Slot(env, agent, builder, **options, recall=Recall(agent, episodic=memory)) for env in envs]
     refills = setup["refill"] if refill else 0
     return Collector(slots, 100, kept_transcripts=2, group_size=setup["group_size"], refill_groups=refills)
 
