@@ -55,23 +55,24 @@ def test_every_family_gives_its_own_hidden_states(family):
         torch.testing.assert_close(states[rows], own, rtol=1e-5, atol=1e-5)
 
 
-def gradients(llm, layout):
+def gradients(llm, layout, row_length):
     """Of a sum over all states, by parameter; adapters are not zero."""
     llm.layout = layout
     llm.zero_grad()
-    states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=12)
+    states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=row_length)
     sum((k + 1) * states[rows].cos().sum() for k, rows in enumerate(index)).backward()
     return [p.grad.clone() for name, p in llm.named_parameters() if "lora" in name]
 
 
-def test_all_layouts_have_the_same_gradients():
-    """A prefix without gradient, or padding that leaks into keys, shows here."""
+@pytest.mark.parametrize("row_length", [5, 12])
+def test_all_layouts_have_the_same_gradients(row_length):
+    """A prefix without gradient, or with that of one row of several, or padding that leaks into keys, shows here."""
     llm = tiny.llm(dtype=torch.float64)
     assert llm.layout == "tree"
-    whole = gradients(llm, "whole")
+    whole = gradients(llm, "whole", row_length)
     assert max(float(g.abs().max()) for g in whole) > 1e-3
     for layout in ("tree", "rows"):
-        for ours, plain in zip(gradients(llm, layout), whole, strict=True):
+        for ours, plain in zip(gradients(llm, layout, row_length), whole, strict=True):
             torch.testing.assert_close(ours, plain, rtol=1e-3, atol=2e-5)  # transformers attends in fp32
 
 
