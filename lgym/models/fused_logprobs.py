@@ -48,7 +48,8 @@ def plain_token_logprobs(
         logits = logits / temperature
     logprobs = logits.log_softmax(-1)
     known = logprobs if entropy_gradient else logprobs.detach()
-    return logprobs[owners, tokens], -torch.linalg.vecdot(known.exp(), known)
+    with torch.autocast(logits.device.type, enabled=False):  # which would take the sum in half precision
+        return logprobs[owners, tokens], -torch.linalg.vecdot(known.exp(), known)
 
 
 class _TokenLogprobs(torch.autograd.Function):

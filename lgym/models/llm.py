@@ -150,9 +150,8 @@ class ValueHeadLLM(nn.Module):
         """The prefix that all sequences have in common, and their rests, packed."""
         prefix = sequences[0][: self._prefix_length(sequences, prompt_lengths)] if self._shares else ()
         rests = [tuple(sequence[len(prefix) :]) for sequence in sequences]
-        packed = pack(rests, row_length=row_length, share=self._shares)
+        packed = pack(rests, row_length=row_length, share=self._shares, trunks=self.layout == "tree")
         self.tokens_computed += packed.real_tokens
-        self.places_computed += packed.token_ids.numel()
         return prefix, packed
 
     def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
@@ -187,13 +186,14 @@ class ValueHeadLLM(nn.Module):
         fixed, once and kept. `within` puts the tree into a layout of the caller's."""
         keep = self._remembers and self.use_cache and not torch.is_grad_enabled()
         cache = self._prefix_cache(prefix) if prefix and keep else None
-        ids, positions = packed.token_ids[packed.filled], packed.depths[packed.filled] + len(prefix)
+        ids, positions = packed.token_ids, packed.depths + len(prefix)
         if prefix and cache is None:
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self.count(len(prefix))
-        tree = within(Tree.over(packed, len(prefix), self.device))
-        hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
+        tree = Tree.over(packed, len(prefix), self.device)
+        self.places_computed += sum(len(tile.tokens) for tile in tree.tiles)
+        hidden = self._run_row(ids.to(self.device), positions.to(self.device), within(tree), cache)
         return hidden[len(hidden) - packed.real_tokens :]
 
     def run_next(self, token_ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
@@ -215,17 +215,18 @@ class ValueHeadLLM(nn.Module):
 
     def _run_rows(self, prefix: Path, packed: PackedRows) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, whose keys and values every row gets a copy of."""
-        rows, length = packed.token_ids.shape
+        rows, length = packed.filled.shape
+        self.places_computed += rows * length
         body: Any = self.causal_lm.base_model
         cache = self._prefix_cache(prefix) if prefix else None
         if cache is not None:
             cache.batch_repeat_interleave(rows)
         dtype = body.get_input_embeddings().weight.dtype
         mask = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
-        mask[..., len(prefix) :].masked_fill_(~packed.attends.to(self.device).unsqueeze(1), torch.finfo(dtype).min)
+        mask[..., len(prefix) :].masked_fill_(~packed.padded_attends().to(self.device).unsqueeze(1), torch.finfo(dtype).min)
         hidden = body(
-            input_ids=packed.token_ids.to(self.device),
-            position_ids=packed.depths.to(self.device) + len(prefix),
+            input_ids=packed.padded(packed.token_ids).to(self.device),
+            position_ids=packed.padded(packed.depths).to(self.device) + len(prefix),
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,
@@ -235,8 +236,9 @@ class ValueHeadLLM(nn.Module):
     def _run_whole(self, packed: PackedRows) -> Tensor:
         """[N, H] hidden states where every row is one sequence, padded on the right: any causal model does that."""
         mask = packed.filled.to(self.device)
+        self.places_computed += mask.numel()
         body: Any = self.causal_lm.base_model
-        hidden = body(input_ids=packed.token_ids.to(self.device), attention_mask=mask.long()).last_hidden_state
+        hidden = body(input_ids=packed.padded(packed.token_ids).to(self.device), attention_mask=mask.long()).last_hidden_state
         return hidden[mask]
 
     def values(self, hidden: Tensor) -> Tensor:

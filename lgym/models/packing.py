@@ -7,6 +7,9 @@ attends to its ancestors and to nothing else, so its hidden state is what it wou
     the cat ran          position:   0    1    2    2
                          parent:     -    0    1    1
 
+A row that goes on from tokens of earlier rows has these as its *trunk*: it attends to their keys and values, and does not
+compute them again.
+
 This is exact, whatever the candidates, histories or prompts have in common (the idea of tree attention: Miao et al. 2023,
 SpecInfer, arXiv:2305.09781, section 4.2).
 """
@@ -14,7 +17,8 @@ SpecInfer, arXiv:2305.09781, section 4.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isqrt
 
 import numpy as np
 import torch
@@ -22,31 +26,47 @@ from torch import Tensor
 
 Path = tuple[int, ...]
 
+GROWTH = 12
+"""How far a row grows for what it shares. A row of n places that computes s tokens again costs s / n of its tokens, and its
+attention grows with n: together they are least at n = sqrt(GROWTH * row_length * s), with the attention of a CPU."""
+
+RECOMPUTED = 8
+"""A row computes up to 1 / RECOMPUTED of `row_length` again rather than have a trunk."""
+
 
 @dataclass(frozen=True)
 class PackedRows:
-    """R rows of L places; the places behind a row's last token are padding that nothing attends to."""
+    """N tokens in R rows. Tokens are numbered row by row."""
 
-    token_ids: Tensor  # [R, L] int64
-    depths: Tensor  # [R, L] int64, distance from the start of the sequence
-    attends: Tensor  # [R, L, L] bool, whether the token at place i sees the token at place j
+    token_ids: Tensor  # [N] int64
+    depths: Tensor  # [N] int64, distance from the start of the sequence
     lengths: tuple[int, ...]  # tokens of each row
-    places: tuple[tuple[int, ...], ...]  # per sequence: the number of each of its tokens, counted row by row without padding
-
-    @property
-    def filled(self) -> Tensor:
-        """[R, L] bool: the places that hold a token."""
-        return torch.arange(self.token_ids.shape[1]) < torch.tensor(self.lengths)[:, None]
+    attends: tuple[np.ndarray, ...]  # per row of L tokens [L, L] bool, whether the token at place i sees that at place j
+    trunks: tuple[tuple[int, ...], ...]  # per row the tokens of earlier rows that it goes on from, by depth
+    trunk_seen: Tensor  # [N] int64, how many of its row's trunk each token sees
+    places: tuple[tuple[int, ...], ...]  # per sequence the number of each of its tokens
 
     @property
     def real_tokens(self) -> int:
-        """Places that hold a token."""
+        """N."""
         return sum(self.lengths)
 
     @property
-    def padding_share(self) -> float:
-        """The part of all places that holds no token."""
-        return 1.0 - self.real_tokens / self.token_ids.numel()
+    def filled(self) -> Tensor:
+        """[R, L] bool: which places hold a token where every row has as many as the longest."""
+        return torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
+
+    def padded(self, column: Tensor) -> Tensor:
+        """[R, L] of one number per token [N], 0 behind a row's end."""
+        return column.new_zeros(self.filled.shape).masked_scatter(self.filled, column)
+
+    def padded_attends(self) -> Tensor:
+        """[R, L, L] bool of rows without trunks; a place without a token sees itself alone."""
+        length = max(self.lengths)
+        attends = torch.eye(length, dtype=torch.bool).repeat(len(self.lengths), 1, 1)
+        for row, own in zip(attends, self.attends, strict=True):
+            row[: len(own), : len(own)] = torch.from_numpy(own)
+        return attends
 
 
 def common_prefix_length(sequences: Sequence[Path]) -> int:
@@ -54,75 +74,106 @@ def common_prefix_length(sequences: Sequence[Path]) -> int:
     if not sequences:
         return 0
     first, last = min(sequences), max(sequences)  # in sorted order all others lie between these two
-    return _shared_length(first, last)
+    return shared_length(first, last)
 
 
-def pack(sequences: Sequence[Path], *, row_length: int, share: bool = True) -> PackedRows:
-    """Packs sequences of at least one token into rows of at most `row_length` places, or of the longest sequence's.
-
-    Sorted sequences lie beside those that they share most with, so one look back finds all there is to share in a
-    row; a beginning is computed again only where a new row starts. `share=False` packs every sequence whole into a
-    row of its own: the plain computation, to compare with.
-    """
-    row_length = max(row_length, *map(len, sequences))  # rows are padded to the longest: what fits costs nothing
-    rows: list[_Row] = []
-    placed: list[tuple[int, list[int]]] = [(0, [])] * len(sequences)
-    previous: Path = ()
-    for index in sorted(range(len(sequences)), key=sequences.__getitem__):
-        path = sequences[index]
-        shared = _shared_length(previous, path) if share and rows else 0
-        if not rows or not share or len(rows[-1].tokens) + len(path) - shared > row_length:
-            rows.append(_Row())
-            shared = 0
-        placed[index] = (len(rows) - 1, rows[-1].add(path, shared))
-        previous = path
-    return _assemble(rows, placed)
-
-
-class _Row:
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.depths: list[int] = []
-        self.last: list[int] = []  # the places of the sequence added last
-
-    def add(self, path: Path, shared: int) -> list[int]:
-        places = self.last[:shared]
-        for depth in range(shared, len(path)):
-            self.parents.append(places[-1] if places else -1)
-            places.append(len(self.tokens))
-            self.tokens.append(path[depth])
-            self.depths.append(depth)
-        self.last = places
-        return places
-
-
-def _assemble(rows: list[_Row], placed: list[tuple[int, list[int]]]) -> PackedRows:
-    count, length = len(rows), max(len(row.tokens) for row in rows)
-    token_ids = np.zeros((count, length), dtype=np.int64)
-    depths = np.zeros((count, length), dtype=np.int64)
-    attends = np.zeros((count, length, length), dtype=bool)
-    attends[:, range(length), range(length)] = True
-    for r, row in enumerate(rows):
-        token_ids[r, : len(row.tokens)] = row.tokens
-        depths[r, : len(row.tokens)] = row.depths
-        for place, parent in enumerate(row.parents):
-            if parent >= 0:
-                attends[r, place] |= attends[r, parent]
-    before = np.cumsum([0] + [len(row.tokens) for row in rows]).tolist()
-    return PackedRows(
-        token_ids=torch.from_numpy(token_ids),
-        depths=torch.from_numpy(depths),
-        attends=torch.from_numpy(attends),
-        lengths=tuple(len(row.tokens) for row in rows),
-        places=tuple(tuple(before[r] + place for place in places) for r, places in placed),
-    )
-
-
-def _shared_length(a: Path, b: Path) -> int:
+def shared_length(a: Path, b: Path) -> int:
+    """How many tokens two sequences begin with in common."""
     shared = 0
     for x, y in zip(a, b, strict=False):
         if x != y:
             break
         shared += 1
     return shared
+
+
+def pack(sequences: Sequence[Path], *, row_length: int, share: bool = True, trunks: bool = True) -> PackedRows:
+    """Packs sequences of at least one token into rows of about `row_length` places.
+
+    Sorted sequences lie beside those that they share most with, so one look back finds all there is to share. A sequence
+    joins the last row as long as that has room for what is new of it: more room, the more it shares (`GROWTH`). Another
+    row goes on from the tokens that are there already, as its trunk; where these are few (`RECOMPUTED`), or without
+    `trunks`, it computes them again. `share=False` packs every sequence whole into a row of its own: the plain
+    computation, to compare with.
+    """
+    rows: list[_Row] = []
+    placed: list[list[_Place]] = [[]] * len(sequences)
+    longest = max(row_length, *map(len, sequences))
+    previous: Path = ()
+    trail: list[_Place] = []
+    for index in sorted(range(len(sequences)), key=sequences.__getitem__):
+        path = sequences[index]
+        shared = shared_length(previous, path) if share and rows else 0
+        if not (share and rows and len(rows[-1].tokens) + len(path) - shared <= _room(row_length, shared, longest, trunks)):
+            kept = trunks and RECOMPUTED * shared > row_length
+            shared = shared if kept else 0
+            rows.append(_Row(trail[:shared]))
+        trail = placed[index] = rows[-1].add(path, trail[:shared])
+        previous = path
+    return _numbered(rows, placed)
+
+
+def _room(row_length: int, shared: int, longest: int, trunks: bool) -> int:
+    """Places of a row that a sequence which shares so many tokens with the last one may fill up."""
+    grown = isqrt(GROWTH * row_length * shared)
+    if not trunks:  # another row would compute all of it again
+        return max(longest, grown, min(8 * shared, 8 * row_length), 2 * shared)
+    return max(row_length, grown, shared + row_length if 2 * shared > row_length else 0)
+
+
+@dataclass(eq=False)
+class _Row:
+    """A row in the making."""
+
+    trunk: list[_Place]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)  # places in the row; -1 where the parent is in the trunk, or none
+    depths: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)  # of the trunk
+
+    def add(self, path: Path, trail: list[_Place]) -> list[_Place]:
+        """Adds what follows the trail, which is in the row or its trunk; where each token of the path is."""
+        trail = list(trail)
+        for depth in range(len(trail), len(path)):
+            inside = depth > 0 and trail[-1][0] is self
+            self.parents.append(trail[-1][1] if inside else -1)
+            self.seen.append(self.seen[trail[-1][1]] if inside else depth)
+            trail.append((self, len(self.tokens)))
+            self.tokens.append(path[depth])
+            self.depths.append(depth)
+        return trail
+
+    def attends(self) -> np.ndarray:
+        """[L, L] bool."""
+        attends = np.eye(len(self.tokens), dtype=bool)
+        for place, parent in enumerate(self.parents):
+            if parent >= 0:
+                attends[place] |= attends[parent]
+        return attends
+
+
+_Place = tuple[_Row, int]
+"""A row and a place in it."""
+
+
+def _numbered(rows: list[_Row], placed: list[list[_Place]]) -> PackedRows:
+    """The rows with those beside each other that are alike: without a trunk by length, then the others as they come."""
+    rows = sorted(rows, key=lambda row: (bool(row.trunk), 0 if row.trunk else -len(row.tokens)))
+    first: dict[_Row, int] = {}
+    count = 0
+    for row in rows:
+        first[row] = count
+        count += len(row.tokens)
+
+    def numbers(places: list[_Place]) -> tuple[int, ...]:
+        return tuple([first[row] + place for row, place in places])
+
+    return PackedRows(
+        token_ids=torch.tensor([token for row in rows for token in row.tokens]),
+        depths=torch.tensor([depth for row in rows for depth in row.depths]),
+        lengths=tuple(len(row.tokens) for row in rows),
+        attends=tuple(row.attends() for row in rows),
+        trunks=tuple(numbers(row.trunk) for row in rows),
+        trunk_seen=torch.tensor([seen for row in rows for seen in row.seen]),
+        places=tuple(map(numbers, placed)),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import accumulate
 from types import SimpleNamespace
 
 import numpy as np
@@ -224,39 +225,33 @@ def test_bundles_share_out_the_contexts(rollout):
 PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8).map(tuple), min_size=1, max_size=12)
 
 
-@inputs(80)
-@given(PATHS, st.integers(1, 30), st.booleans())
-def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, share):
-    """Each token at its places, in one row, seeing those before it in its own sequence and no other, padding included."""
-    packed = pack(paths, row_length=row_length, share=share)
-    height, width = packed.token_ids.shape
-    flat = [(row, place) for row, length in enumerate(packed.lengths) for place in range(length)]
-    assert width <= max(row_length, *map(len, paths))
-    assert packed.real_tokens == len(flat) == int(packed.filled.sum())
-    assert packed.padding_share == pytest.approx(1 - len(flat) / (height * width))
-    used = set()
+@inputs(120)
+@given(PATHS, st.integers(1, 30), st.sampled_from(["whole", "rows", "tree"]))
+def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, layout):
+    """Each token sees those before it in its own sequence, in its row or in the row's trunk, and no other."""
+    packed = pack(paths, row_length=row_length, share=layout != "whole", trunks=layout == "tree")
+    count = sum(packed.lengths)
+    assert packed.real_tokens == count == len(packed.token_ids) == int(packed.filled.sum())
+    seen = [  # by each token
+        sorted([*trunk[: int(packed.trunk_seen[first + place])], *(first + other for other in attends[place].nonzero()[0])])
+        for first, length, trunk, attends in zip(
+            accumulate(packed.lengths, initial=0), packed.lengths, packed.trunks, packed.attends, strict=False
+        )
+        for place in range(length)
+    ]
     for path, numbers in zip(paths, packed.places, strict=True):
-        places = [flat[number] for number in numbers]
-        row = {row for row, _ in places}.pop()
-        assert {own for own, _ in places} == {row}
-        at = [place for _, place in places]
-        assert tuple(packed.token_ids[row, at].tolist()) == path
-        assert packed.depths[row, at].tolist() == list(range(len(path)))
-        for depth, place in enumerate(at):
-            assert packed.attends[row, place].nonzero().squeeze(1).tolist() == sorted(at[: depth + 1])
-        used |= set(numbers)
-    assert used == set(range(len(flat)))
+        assert tuple(packed.token_ids[list(numbers)].tolist()) == path
+        assert packed.depths[list(numbers)].tolist() == list(range(len(path)))
+        for depth, number in enumerate(numbers):
+            assert seen[number] == sorted(numbers[: depth + 1])
+    assert {number for numbers in packed.places for number in numbers} == set(range(count))
     distinct = len({path[: n + 1] for path in paths for n in range(len(path))})
-    if not share:
-        assert height == len(paths)
-        assert len(flat) == sum(map(len, paths))
-    elif height == 1:
-        assert len(flat) == distinct
-    assert len(flat) >= distinct
-    for row in range(height):
-        for place in range(packed.lengths[row], width):
-            assert packed.attends[row, place].nonzero().tolist() == [[place]]
-            assert packed.attends[row, :, place].nonzero().tolist() == [[place]]
+    if layout == "whole":
+        assert packed.lengths == tuple(sorted(map(len, paths), reverse=True))
+    elif len(packed.lengths) == 1:
+        assert count == distinct
+    assert count >= distinct
+    assert layout == "tree" or not any(packed.trunks)
     common = common_prefix_length(paths)
     assert all(path[:common] == paths[0][:common] for path in paths)
     assert any(len(path) == common for path in paths) or len({path[common] for path in paths}) > 1
@@ -269,7 +264,7 @@ BRANCHES = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=7).map(tupl
 
 
 @inputs(20)
-@given(BRANCHES, st.sampled_from([4, 40]))
+@given(BRANCHES, st.sampled_from([1, 4, 40]))
 def test_a_packed_sequence_is_computed_as_if_alone(paths, row_length):
     """Hidden states of every token, whoever else is in its row."""
     ones = [1] * len(paths)

@@ -10,29 +10,49 @@ CAT = ((5, 6, 7), (5, 6, 8), (5, 9))
 def test_shared_beginnings_are_held_once():
     """A trie that forgets to share would hold 8 tokens here, not 5: 5 6 7, then 8, then 9."""
     packed = pack(CAT, row_length=16)
-    assert packed.token_ids.tolist() == [[5, 6, 7, 8, 9]]
-    assert packed.depths.tolist() == [[0, 1, 2, 2, 1]]
+    assert packed.token_ids.tolist() == [5, 6, 7, 8, 9]
+    assert packed.depths.tolist() == [0, 1, 2, 2, 1]
+    assert packed.lengths == (5,)
     assert packed.places == ((0, 1, 2), (0, 1, 3), (0, 4))
     assert packed.real_tokens == 5
 
 
 def test_a_token_attends_to_its_ancestors_only():
     """A causal mask alone would let 8 see 7, which is not in its sequence."""
-    attends = pack(CAT, row_length=16).attends[0].int().tolist()
+    attends = pack(CAT, row_length=16).attends[0].astype(int).tolist()
     assert attends == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 0, 0, 1]]
 
 
 def test_a_full_row_starts_another_with_the_whole_path():
-    """A row that shares with a row before it would attend to tokens that it does not hold."""
-    packed = pack(CAT, row_length=3)
-    assert packed.token_ids.tolist() == [[5, 6, 7], [5, 6, 8], [5, 9, 0]]
-    assert packed.places == ((0, 1, 2), (3, 4, 5), (6, 7))
-    assert packed.padding_share == pytest.approx(1 / 9)
+    """A row that shares with a row before it would attend to tokens that it does not hold, where it has no trunk."""
+    one, other = (5, *range(10, 30)), (5, *range(30, 49))
+    packed = pack([one, other], row_length=2, trunks=False)
+    assert packed.padded(packed.token_ids).tolist() == [list(one), [*other, 0]]
+    assert packed.places == (tuple(range(21)), tuple(range(21, 41)))
+    assert packed.trunks == ((), ())
+
+
+def test_a_full_row_goes_on_in_another_with_a_trunk():
+    """Behind a long prompt, one candidate after the other opened a row that ran the whole prompt again."""
+    prompt = tuple(range(100, 108))
+    packed = pack([(*prompt, 1, 2, 3), (*prompt, 4, 5, 6), (*prompt[:7], 200)], row_length=1)
+    assert packed.lengths == (11, 4)
+    assert packed.token_ids.tolist() == [*prompt, 1, 2, 3, 4, 5, 6, 200]
+    assert packed.trunks == ((), tuple(range(8)))
+    assert packed.trunk_seen.tolist() == [0] * 11 + [8, 8, 8, 7]
+    assert packed.places[1] == (*range(8), 11, 12, 13)
+
+
+def test_little_that_is_shared_is_computed_again():
+    """A trunk for a token or two costs more than these tokens."""
+    packed = pack([(1, 2, *range(10, 74)), (1, 3, *range(10, 74))], row_length=64)
+    assert packed.trunks == ((), ())
+    assert packed.real_tokens == 132
 
 
 def test_a_sequence_longer_than_a_row_gets_a_row_of_its_length():
     """Cutting it would lose the prompt's end."""
-    assert pack([(1, 2, 3, 4)], row_length=2).token_ids.tolist() == [[1, 2, 3, 4]]
+    assert pack([(1, 2, 3, 4)], row_length=2).lengths == (4,)
 
 
 def test_a_sequence_within_another_takes_no_place():
@@ -42,18 +62,52 @@ def test_a_sequence_within_another_takes_no_place():
     assert packed.places == ((0, 1, 2), (0, 1), (0, 1, 2))
 
 
-def test_the_turns_of_a_long_episode_are_one_row():
+@pytest.mark.parametrize("trunks", [True, False])
+def test_the_turns_of_a_long_episode_are_held_once(trunks):
     """Cut at `row_length`, every turn beyond it would compute its whole history again: quadratic in turns."""
     turns = [tuple(range(1, 3 * n + 1)) for n in range(1, 9)]
-    packed = pack(turns, row_length=4)
-    assert packed.token_ids.shape == (1, 24)
+    packed = pack(turns, row_length=4, trunks=trunks)
     assert packed.real_tokens == 24
 
 
 def test_without_sharing_every_sequence_is_a_row():
     """The plain computation is the oracle, so it must share nothing."""
     packed = pack(CAT, row_length=16, share=False)
-    assert packed.token_ids.tolist() == [[5, 6, 7], [5, 6, 8], [5, 9, 0]]
+    assert packed.padded(packed.token_ids).tolist() == [[5, 6, 7], [5, 6, 8], [5, 9, 0]]
+
+
+def conversations(count: int, turns: int, tokens: int) -> list[tuple[int, ...]]:
+    """The prompts of `count` episodes, each of which goes on from the one before by so many tokens of its own."""
+    words = [tuple(range(1000 * (n + 1), 1000 * (n + 1) + turns * tokens)) for n in range(count)]
+    return [own[: tokens * (turn + 1)] for own in words for turn in range(turns)]
+
+
+def behind(own: int, ends: int, length: int, prompts: int = 6) -> list[tuple[int, ...]]:
+    """Prompts with so many tokens of their own, and behind each so many ends of a length, no two alike."""
+    return [
+        (*range(10_000 * p, 10_000 * p + own), *range(100_000 + 1000 * e, 100_000 + 1000 * e + length))
+        for p in range(1, prompts + 1)
+        for e in range(ends)
+    ]
+
+
+CASES = [behind(own, ends, 4) for own in (10, 30, 60, 200, 1000) for ends in (2, 12, 40)]
+CASES += [behind(own, 8, 64) for own in (10, 60, 200, 1000)]
+CASES += [conversations(4, 20, tokens) for tokens in (10, 30, 60)]
+
+
+@pytest.mark.parametrize("paths", CASES)
+def test_tokens_computed_over_distinct_ones(paths):
+    """At about 50 tokens of a prompt's own each further candidate or response ran the whole prompt again: up to 10 times."""
+    distinct = len({path[: n + 1] for path in paths for n in range(len(path))})
+    assert pack(paths, row_length=64).real_tokens <= 1.15 * distinct
+
+
+def test_rows_without_trunks_grow_for_what_they_share():
+    """The layout with a cache per row cannot reach into another row: there a row holds all that shares more than it adds."""
+    for paths in (behind(200, 12, 4), behind(60, 12, 4), behind(200, 8, 32), conversations(4, 20, 30)):
+        distinct = len({path[: n + 1] for path in paths for n in range(len(path))})
+        assert pack(paths, row_length=64, trunks=False).real_tokens <= 1.15 * distinct
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings
 from lgym.models.build import wrap
 from lgym.models.registry import DEFAULT
-from lgym.models.tree_attention import _added, _attend_fused, _attend_written_out
+from lgym.models.tiles import _attend_fused, _attend_written_out, added_to_scores
 
 SEQUENCES = [(1, 2, 3, 4, 5, 6, 7, 20, 21), (1, 2, 3, 4, 5, 6, 7, 20, 22, 23), (1, 2, 3, 4, 5, 6, 30), (1, 2, 3, 4, 5, 9)]
 PROMPTS = [8, 8, 7, 6]
@@ -83,7 +83,7 @@ def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
     k, v = (torch.randn(kv_heads, 3, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     sees = torch.rand(3, 1, 4, 7) < 0.6
     sees[..., 0] = True
-    ours = _attend_written_out(q, k, v, _added(sees, 6, kv_heads, torch.float64), 0.3, None)
+    ours = _attend_written_out(q, k, v, added_to_scores(sees, 6, kv_heads, torch.float64), 0.3, None)
     fused = _attend_fused(q, k, v, sees, 0.3)
     torch.testing.assert_close(ours, fused)
     weights = torch.randn_like(ours)
