@@ -91,6 +91,7 @@ class Rollout:
     rewards: Tensor  # [E, N]
     terminated: Tensor  # [E, N] bool
     truncated: Tensor  # [E, N] bool, also where the rollout itself cut an episode
+    cut: Tensor  # [E, N] bool, where it did: the last of the episode's turns here
     mask: Tensor  # [E, N] bool
     parsed: Tensor  # [E, N] bool, whether an action could be read from the answer
     episode_ids: Tensor  # [E, N] int64, the number of the turn's episode, counted over the run
@@ -101,6 +102,7 @@ class Rollout:
     next_values: Tensor  # [E, N], value of the observation each turn led to; 0 where terminated
     episode_returns: Tensor  # [episodes that ended in this rollout]
     episode_lengths: Tensor  # [episodes that ended in this rollout], turns
+    episode_penalties: Tensor  # [episodes that ended in this rollout], what of their returns is the agent's own penalty
     play_seconds: float
     episodes_dropped: int = 0  # with the workers that played them; not a turn of theirs is here
 

@@ -89,5 +89,5 @@ def turn_lines(turn: Turn, note: str = "") -> list[str]:
     """A turn: what the model read, what it might have answered and did, and what that was paid."""
     lines = [harmless(turn.observation_text)]
     lines += bars(turn.probabilities, turn.response_text) or [f"→ {one_line(turn.response_text)}"]
-    value = "" if turn.value != turn.value else f", value before it {turn.value:+.3f}"
+    value = "" if turn.value is None else f", value before it {turn.value:+.3f}"
     return [*lines, f"  reward {turn.reward:+g}{value}{note}"]

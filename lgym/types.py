@@ -59,8 +59,8 @@ class Turn:
     observation_text: str
     response_text: str
     reward: float
-    value: float
-    """The learner's estimate of the return still to come, before acting."""
+    value: float | None
+    """The learner's estimate of the return still to come, before acting, in rewards; `None` where it learns none."""
 
     probabilities: dict[str, float] = field(default_factory=dict)
     """The policy's probability of each candidate; empty where it spoke freely."""
@@ -104,6 +104,9 @@ class Policy(Protocol):
     chooses: bool
     """Whether it chooses between the agent's candidates."""
 
+    has_critic: bool
+    """Whether it has state values; else they are NaN."""
+
     def evaluate(self, contexts: Sequence[Any], *, going_on: Sequence[Any] = ()) -> tuple[Any, Any]:
         """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]. Later contexts go
         on from those in `going_on`, so that it pays to keep what they are made of."""
@@ -115,6 +118,7 @@ class SpeakingPolicy(Protocol):
 
     speaks: bool
     chooses: bool
+    has_critic: bool
 
     def reply(self, contexts: Sequence[Any], seed: int | None, *, going_on: bool = True) -> tuple[list[Any], Any]:
         """A `Reply` to each context, equal ones or not, and state values [len(contexts)]; without a seed the likeliest.

@@ -36,5 +36,6 @@ def export_adapter(module: PolicyLearner, folder: Path) -> None:
     options = {} if peft_config is None else {"save_embedding_layers": False}  # peft would ask the Hub about them
     model.save_pretrained(folder, **options)
     llm.tokenizer.save_pretrained(folder)
-    head = {name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
-    save_file(head, folder / "value_head.safetensors")
+    if llm.value_head is not None:
+        head = {name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
+        save_file(head, folder / "value_head.safetensors")

@@ -65,7 +65,7 @@ def as_markdown(episodes: Sequence[Episode]) -> str:
         end = "terminated" if episode.terminated else "truncated"
         rows = [
             f"| {_plain(turn.observation_text)} | {_plain(turn.response_text)} | {_probabilities(turn.probabilities)} "
-            f"| {turn.value:+.3f} | {turn.reward:+g} |"
+            f"| {'' if turn.value is None else f'{turn.value:+.3f}'} | {turn.reward:+g} |"
             for turn in episode.turns
         ]
         parts.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ def show_candidates(context: Context, probabilities: Sequence[float], value: flo
         say(f"{line}  {tokens([tokenizer.decode([i]) for i in ids], chosen=[True] * len(ids))}")
     if len(shown) < len(chances):
         say(f"  and {len(chances) - len(shown)} less likely ones")
-    say(f"  state value {value:+.3f}")
+    if not math.isnan(value):
+        say(f"  state value {value:+.3f}")
 
 
 def show_replies(rollout: Rollout, read: Sequence[str], tokenizer: Any) -> None:

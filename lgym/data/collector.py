@@ -149,7 +149,7 @@ class Collector:
             if slot.transcript is not None:
                 slot.record(table.turn(number, choice, reward), terminated, truncated)
             if not slot.live:
-                recorder.finish(slot.episode_return, len(slot.answers))
+                recorder.finish(slot.episode_return, len(slot.answers), slot.episode_penalty)
                 self.ledger.finished += 1
                 if self._remember is not None:
                     self._ended[slot.number] = slot.turns

@@ -55,7 +55,7 @@ class InformedPolicy:
     chooses = True
 
     def __init__(self, policy: Any, answers: Answers) -> None:
-        self._policy, self._answers = policy, answers
+        self._policy, self._answers, self.has_critic = policy, answers, policy.has_critic
 
     def evaluate(self, contexts: Sequence[Context], *, going_on: Sequence[Context] = ()) -> tuple[Tensor, Tensor]:
         """As a `Policy` does."""

@@ -42,6 +42,7 @@ class Recorder:
         self.turns = 0
         self.episode_returns: list[float] = []
         self._episode_lengths: list[int] = []
+        self._episode_penalties: list[float] = []
         self._dropped = 0
         self._num_envs = num_envs
         self._steps: list[np.ndarray] = []
@@ -52,10 +53,11 @@ class Recorder:
         self._steps.append(np.array(turns, dtype=TURN))
         self.turns += len(turns)
 
-    def finish(self, episode_return: float, length: int) -> None:
-        """An episode has ended."""
+    def finish(self, episode_return: float, length: int, penalty: float) -> None:
+        """An episode has ended, with so much of its return being the agent's own penalty."""
         self.episode_returns.append(episode_return)
         self._episode_lengths.append(length)
+        self._episode_penalties.append(penalty)
 
     def drop(self, episode: int) -> None:
         """Forgets what was played of an episode so far."""
@@ -65,7 +67,7 @@ class Recorder:
 
     def rollout(self) -> Rollout:
         """Everything recorded, as [E, N] tensors."""
-        self.table.evaluate()  # the observations that nobody acted on, whose values bootstrap
+        self.table.complete()
         turns = np.concatenate(self._steps)
         step = np.repeat(np.arange(len(self._steps)), [len(turns) for turns in self._steps])
 
@@ -78,13 +80,15 @@ class Recorder:
         mask = laid_out(np.ones(len(turns), dtype=bool))
         terminated = laid_out(turns["terminated"], idle=True)
         truncated = laid_out(turns["truncated"] & ~turns["terminated"])
-        truncated[:, -1] |= mask[:, -1] & ~terminated[:, -1]  # the rollout ends here, the episode may not
+        cut = np.zeros_like(mask)
+        cut[:, -1] = mask[:, -1] & ~terminated[:, -1] & ~truncated[:, -1]  # the rollout ends here, the episode does not
         columns = {
             "context_ids": laid_out(turns["context"]),
             "choices": laid_out(turns["choice"]),
             "rewards": laid_out(turns["reward"]),
             "terminated": terminated,
-            "truncated": truncated,
+            "truncated": truncated | cut,
+            "cut": cut,
             "mask": mask,
             "parsed": laid_out(turns["parsed"], idle=True),
             "episode_ids": laid_out(turns["episode"]),
@@ -97,6 +101,7 @@ class Recorder:
             **fields,
             episode_returns=torch.tensor(self.episode_returns, dtype=torch.float32),
             episode_lengths=torch.tensor(self._episode_lengths, dtype=torch.float32),
+            episode_penalties=torch.tensor(self._episode_penalties, dtype=torch.float32),
             play_seconds=time.perf_counter() - self._begun,
             episodes_dropped=self._dropped,
         )

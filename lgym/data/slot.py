@@ -67,6 +67,7 @@ class Slot:
         self.seed = 0
         self.answers: list[Said] = []
         self.episode_return = 0.0
+        self.episode_penalty = 0.0  # what of that is the agent's own
         self.starting = False  # the first observation is not there yet
         self.live = False
         self.transcript: Episode | None = None
@@ -129,6 +130,7 @@ class Slot:
         """
         if self._unstepped is not None:
             reward, terminated, truncated = self._unstepped
+            self.episode_penalty += reward
             self._played(reward)
             if not terminated:
                 self._ask(self._observed, ())
@@ -148,7 +150,7 @@ class Slot:
         self.answers = []
         self._conversation = Conversation(self._builder, self.history)
         self._recall.begin()
-        self.episode_return = 0.0
+        self.episode_return = self.episode_penalty = 0.0
         self.starting, self.live = True, False
         self.transcript = Episode(seed, self._agent.system_prompt) if keep_transcript else None
         self._env.send("reset", seed=seed)

@@ -46,6 +46,14 @@ class ContextTable:
         self.logprobs = np.concatenate([_widen(self.logprobs, width), _widen(new, width)])
         self.values = np.concatenate([self.values, values.float().numpy()])
 
+    def complete(self) -> None:
+        """Asks about the contexts that nobody has acted on, whose values bootstrap; without a critic they are NaN."""
+        if self._policy.has_critic:
+            self.evaluate()
+        missing = len(self.contexts) - len(self.values)
+        self.logprobs = np.pad(self.logprobs, ((0, missing), (0, 0)), constant_values=-np.inf)
+        self.values = np.pad(self.values, (0, missing), constant_values=np.nan)
+
     def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[Said]]:
         """One candidate for each of the numbered contexts, by number and words: sampled, or without `rng` the likeliest."""
         self.evaluate([self.contexts[n] for n in numbers.tolist()] if self._going_on else ())
@@ -60,7 +68,7 @@ class ContextTable:
             observation_text=context.observation_text,
             response_text=context.candidates[choice],
             reward=reward,
-            value=float(self.values[number]),
+            value=known_value(self.values[number]),
             probabilities=dict(zip(context.candidates, map(float, probabilities), strict=True)),
         )
 
@@ -106,11 +114,11 @@ class ReplyTable:
         """The context's number; a new one if it has not been met yet."""
         return self._numbers.setdefault(context, len(self._numbers))
 
-    def evaluate(self) -> None:
-        """Asks the policy for the values of the contexts that nobody has answered."""
+    def complete(self) -> None:
+        """Asks for the values of the contexts that nobody has answered, which bootstrap; without a critic they are NaN."""
         self._extend()
         missing = np.isnan(self.values).nonzero()[0]
-        if len(missing):
+        if len(missing) and self._policy.has_critic:
             self.values[missing] = self._policy.values([self.contexts[n] for n in missing]).float().numpy()
 
     def act(self, numbers: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, list[Said]]:
@@ -127,7 +135,7 @@ class ReplyTable:
     def turn(self, number: int, choice: int, reward: float) -> Turn:
         """A turn as a person reads it."""
         text = self.replies[choice].text
-        return Turn(self.contexts[number].observation_text, text, reward, float(self.values[number]))
+        return Turn(self.contexts[number].observation_text, text, reward, known_value(self.values[number]))
 
     def record(self) -> dict[str, Any]:
         """What a `Rollout` keeps of it."""
@@ -145,6 +153,11 @@ class ReplyTable:
     def _extend(self) -> None:
         self.contexts = list(self._numbers)
         self.values = np.pad(self.values, (0, len(self.contexts) - len(self.values)), constant_values=np.nan)
+
+
+def known_value(value: float) -> float | None:
+    """A value as people are shown it; NaN where the policy has none."""
+    return None if np.isnan(value) else float(value)
 
 
 def _widen(logprobs: np.ndarray, width: int) -> np.ndarray:

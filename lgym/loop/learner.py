@@ -46,6 +46,7 @@ def build_learner(
     settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
     module = text_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
     module.policy.bind(adopt(model, tokenizer, settings, device=device, seed=pace.seed))
+    module.configure_model()
     return LoopLearner(module, pace, history)
 
 

@@ -54,6 +54,7 @@ def rollout_of(episodes: Sequence[PlayedEpisode], play_seconds: float) -> Rollou
         rewards=torch.tensor([[turn.reward for turn in turns]], dtype=torch.float32),
         terminated=torch.tensor([[end and not cut for end, cut in zip(ends, truncated, strict=True)]]),
         truncated=torch.tensor([truncated]),
+        cut=torch.zeros(1, len(turns), dtype=torch.bool),
         mask=torch.ones(1, len(turns), dtype=torch.bool),
         parsed=torch.tensor([[turn.parsed for turn in turns]]),
         episode_ids=played_by,
@@ -64,6 +65,7 @@ def rollout_of(episodes: Sequence[PlayedEpisode], play_seconds: float) -> Rollou
         next_values=torch.tensor([next_values], dtype=torch.float32),
         episode_returns=torch.tensor([sum(turn.reward for turn in episode.turns) for episode in episodes]),
         episode_lengths=torch.tensor([float(len(episode.turns)) for episode in episodes]),
+        episode_penalties=torch.zeros(len(episodes)),  # not known here: the loop pays
         play_seconds=play_seconds,
     )
 

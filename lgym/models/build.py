@@ -35,13 +35,14 @@ class ModelNotFoundError(ValueError):
     """No weights under that name; the message says where lgym looked."""
 
 
-def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device) -> ValueHeadLLM:
-    """Loads the configured model with its tokenizer, adapters and value head.
+def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, value_head: bool = True) -> ValueHeadLLM:
+    """Loads the configured model with its tokenizer, adapters and, if wanted, value head.
 
     Args:
         config: which model, and how it is made trainable.
         dtype: precision of the frozen weights; adapters and value head are fp32 in any case.
         device: where it will run; decides the attention code and where quantized weights are put.
+        value_head: whether it has one.
 
     Raises:
         ModelNotFoundError: if there are no such weights.
@@ -54,11 +55,13 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device) ->
         )
     entry = find_entry(config.model)
     model, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
-    return wrap(model, tokenizer, config, entry)
+    return wrap(model, tokenizer, config, entry, value_head=value_head)
 
 
-def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: ModelEntry) -> ValueHeadLLM:
-    """Adds adapters, value head and a chat template to a loaded model."""
+def wrap(
+    model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: ModelEntry, *, value_head: bool = True
+) -> ValueHeadLLM:
+    """Adds adapters, value head (if wanted) and a chat template to a loaded model."""
     _switch_dropout_off(model)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
@@ -72,10 +75,11 @@ def wrap(model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: Model
         model,
         tokenizer,
         name=config.model,
-        value_hidden_size=config.value_hidden_size,
+        value_hidden_size=config.value_hidden_size if value_head else None,
         use_cache=not config.gradient_checkpointing,  # transformers keeps no keys and values while checkpointing
     )
-    llm.value_head.to(llm.causal_lm.device)
+    if llm.value_head is not None:
+        llm.value_head.to(llm.causal_lm.device)
     settle_layout(llm)
     return llm
 
@@ -108,14 +112,15 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         task_type="CAUSAL_LM",
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
+    linear = _linear_layers(model)
     if quantized:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:
         adapted = get_peft_model(model, settings)
     except ValueError as error:
         raise ValueError(
-            f"lora.target_modules {targets!r} name no layer of this model. Its linear layers are {_linear_layers(model)}; "
-            'name some of them, or use "all-linear".'
+            f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers are {linear}: "
+            "name those that are to have adapters."
         ) from error
     use_float32_adapters(adapted)
     fuse_lora(adapted)

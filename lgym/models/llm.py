@@ -13,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
 from lgym.models.fused_logprobs import fused_token_logprobs, plain_token_logprobs
+from lgym.models.limits import context_length
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
@@ -36,21 +37,23 @@ class ValueHeadLLM(nn.Module):
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, *, name: str, value_hidden_size: int, use_cache: bool = True
+        self, model: PreTrainedModel, tokenizer: Any, *, name: str, value_hidden_size: int | None, use_cache: bool = True
     ) -> None:
         """
         Args:
             model: a causal model of transformers, with or without peft adapters.
             tokenizer: its tokenizer.
             name: what the user calls it.
-            value_hidden_size: width of the value head.
+            value_hidden_size: width of the value head; `None` for a model without one, whose values are NaN.
             use_cache: whether a common prefix may be run by itself and its keys and values kept.
         """
         super().__init__()
         self.model: Any = model
         self.tokenizer = tokenizer
         self.name = name
-        self.value_head = ValueHead(model.config.get_text_config().hidden_size, value_hidden_size)
+        hidden_size = model.config.get_text_config().hidden_size
+        self.value_head = None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size)
+        self.value_scale = 1.0  # rewards, by what the value head gives
         self.share = True
         self.layout: Literal["tree", "rows", "whole"] = "rows"
         self.use_cache = use_cache
@@ -68,15 +71,11 @@ class ValueHeadLLM(nn.Module):
     @property
     def context_length(self) -> int:
         """The longest sequence that the model can take, in tokens."""
-        config = self.causal_lm.config.get_text_config()
-        limits = [getattr(config, "max_position_embeddings", None)]
-        if getattr(config, "use_sliding_window", True):  # the packed rows attend without a window
-            limits.append(getattr(config, "sliding_window", None))
-        return min((int(limit) for limit in limits if limit), default=1 << 30)
+        return context_length(self.causal_lm.config.get_text_config())
 
     @property
     def device(self) -> torch.device:
-        return self.value_head.output.weight.device
+        return self.causal_lm.get_input_embeddings().weight.device
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ValueHeadLLM:
         super()._apply(keep_dtypes(fn), recurse)
@@ -238,12 +237,16 @@ class ValueHeadLLM(nn.Module):
         mask = packed.filled.to(self.device)
         self.places_computed += mask.numel()
         body: Any = self.causal_lm.base_model
-        hidden = body(input_ids=packed.padded(packed.token_ids).to(self.device), attention_mask=mask.long()).last_hidden_state
+        hidden = body(
+            input_ids=packed.padded(packed.token_ids).to(self.device), attention_mask=mask.long()
+        ).last_hidden_state
         return hidden[mask]
 
     def values(self, hidden: Tensor) -> Tensor:
-        """[..., H] hidden states at the ends of prompts to [...] state values."""
-        return self.value_head(hidden)
+        """[..., H] hidden states at the ends of prompts to [...] state values, in rewards; NaN without a value head."""
+        if self.value_head is None:
+            return torch.full(hidden.shape[:-1], torch.nan, device=hidden.device)
+        return self.value_head(hidden) * self.value_scale
 
     def chosen_logits(self, hidden: Tensor, token_ids: Tensor) -> Tensor:
         """Logits of a few tokens each: [B, H] and [B, K] to [B, K], at least fp32, without the vocabulary's other rows."""

@@ -16,7 +16,7 @@ SpecInfer, arXiv:2305.09781, section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 
@@ -85,6 +85,37 @@ def shared_length(a: Path, b: Path) -> int:
             break
         shared += 1
     return shared
+
+
+def passes(
+    prompts: Sequence[Path], most_tokens: int, *, known: Sequence[int] = (), extra: Sequence[int] = ()
+) -> Iterator[list[int]]:
+    """The numbers of prompts that go into one pass together: of `most_tokens` distinct tokens behind what all share, or of
+    one prompt. Neighbours in sorted order share the most, and are of like length.
+
+    Args:
+        prompts: token ids.
+        most_tokens: of a pass.
+        known: of how many tokens of each prompt keys and values are there already.
+        extra: tokens that go on from each prompt.
+    """
+    common = common_prefix_length(prompts)
+    part: list[int] = []
+    count = 0
+    previous: Path = ()
+    for i in sorted(range(len(prompts)), key=prompts.__getitem__):
+        there = max(common, known[i]) if known else common
+        behind = extra[i] if extra else 0
+        size = len(prompts[i]) - max(there, shared_length(previous, prompts[i])) + behind
+        if part and count + size > most_tokens:
+            yield part
+            part, count = [], 0
+            size = len(prompts[i]) - there + behind
+        part.append(i)
+        count += size
+        previous = prompts[i]
+    if part:
+        yield part
 
 
 def pack(sequences: Sequence[Path], *, row_length: int, share: bool = True, trunks: bool = True) -> PackedRows:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import PackedRows, Path, common_prefix_length
+from lgym.models.packing import PackedRows, Path, common_prefix_length, passes
 from lgym.models.tree_attention import Tree
 
 States = dict[nn.Module, tuple[Tensor, Tensor]]
@@ -205,9 +206,10 @@ def past_of(
         parts, order = [*parts, part], order + mine
         hidden.append(states[ends])
     if fresh:
-        part, states = _run(llm, [prompts[i] for i in fresh], room, row_length)
-        parts, order = [*parts, part], order + fresh
-        hidden.append(states)
+        for some in passes([prompts[i] for i in fresh], tokens_per_forward(llm.device)):
+            part, states = _run(llm, [prompts[fresh[n]] for n in some], room, row_length)
+            parts, order = [*parts, part], order + [fresh[n] for n in some]
+            hidden.append(states)
     past = join(parts)
     if order == sorted(order) and len(parts) == 1:
         return past, hidden[0]

@@ -2,7 +2,7 @@
 
     queries  [kv_heads, R, L, group, d]        keys and values  [kv_heads, R, S, d],  S >= P + trunk + L
 
-Every row is laid out behind the prefix that all rows have, and behind its trunk, the tokens of other rows that it goes on from.
+Every row is laid out behind the prefix that all rows have and its trunk, the tokens of other rows that it goes on from.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _fit(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 def _tile(packed: PackedRows, rows: range, first: int, prefix: int, device: torch.device) -> Tile:
     """The tile of some rows, whose tokens are numbered from `first` on."""
-    lengths, trunks = ([column[r] for r in rows] for column in (packed.lengths, packed.trunks))
+    lengths, trunks = [packed.lengths[r] for r in rows], [packed.trunks[r] for r in rows]
     count, length, longest = sum(lengths), max(lengths), max(trunks, key=len)
     behind = prefix + len(longest)
     width = -(-(behind + length) // KEYS) * KEYS

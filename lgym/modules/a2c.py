@@ -9,10 +9,11 @@ from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import gae, whiten
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.describe import describe
+from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.pooled import explained
-from lgym.modules.settings import require_discounts
+from lgym.modules.settings import require_discounts, require_scales
 from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
 from lgym.policies import GenerationPolicy
 
@@ -30,7 +31,7 @@ class A2C(PolicyLearner):
         optimizer: OptimizerCallable = default_optimizer,
         lr_scheduler: LRSchedulerCallable | None = None,
         loss: TokenLoss = UNCLIPPED,
-        gamma: float = 1.0,
+        gamma: float = 0.99,
         gae_lambda: float = 1.0,
         reward_scale: float = 1.0,
         value_coef: float = 0.5,
@@ -56,6 +57,7 @@ class A2C(PolicyLearner):
         super().__init__(llm, policy or GenerationPolicy(), optimizer, lr_scheduler, value_lr_scale=value_lr_scale)
         self.objective = TokenObjective(self, loss, value_coef)
         require_discounts(gamma=gamma, gae_lambda=gae_lambda)
+        require_scales(reward_scale=reward_scale)
         self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.policy.detach_value = detach_value
         self.whiten_advantages = whiten_advantages
@@ -69,7 +71,7 @@ class A2C(PolicyLearner):
         self.rollout_metrics = describe(rollout)
         values, mask = rollout.values, rollout.mask
         advantages, returns = gae(
-            turns.rewards * self.reward_scale,
+            turns.rewards,
             values,
             rollout.next_values,
             rollout.terminated,
@@ -78,8 +80,12 @@ class A2C(PolicyLearner):
             gae_lambda=self.gae_lambda,
         )
         self.rollout_metrics["value/explained_variance"] = explained(values[mask], returns[mask])
-        chosen = ranks.jointly(whiten, advantages[mask]) if self.whiten_advantages else advantages[mask]
+        chosen = advantages[mask]
+        chosen = ranks.jointly(whiten, chosen) if self.whiten_advantages else chosen * self.reward_scale
         return self.objective.credited(batch, chosen, returns[mask])
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective.loss(batch)
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        return self.objective.divergence(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -24,27 +24,26 @@ from lgym.modules.checkpointing import (
 )
 from lgym.modules.evaluation import MODES, EpisodeMetrics
 from lgym.modules.faults import NonFiniteLossError, save_batch
-from lgym.modules.learning_rates import follow, rates_of, set_rates
+from lgym.modules.learning_rates import follow, parameter_groups, rates_of, set_rates
 from lgym.modules.pooled import pooled
+from lgym.modules.settings import require_counts, require_scales, require_weights
 from lgym.modules.sharding import require_whole_weights
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 from lgym.types import TaughtTurn
 
-FORMAT = 3
+FORMAT = 4
 """Of what lgym adds to a checkpoint, in the module's part and the data module's."""
 
 DEFAULT_LLM = LLMConfig()
-
-
-def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
-
 
 AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy
 
 
 class PolicyLearner(L.LightningModule, ABC):
     """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
+
+    has_critic = True
+    """Whether a value is learned; without one the model has no value head."""
 
     def __init__(
         self,
@@ -55,9 +54,10 @@ class PolicyLearner(L.LightningModule, ABC):
         value_lr_scale: float,
     ) -> None:
         super().__init__()
-        if value_lr_scale <= 0:
-            raise ValueError(f"value_lr_scale is {value_lr_scale}; it must be above 0.")
+        require_scales(value_lr_scale=value_lr_scale)
         self.value_lr_scale = value_lr_scale
+        self.reward_scale = 1.0  # of what the value head gives, by rewards
+        self.value_warmup = 0
         self.llm_config = llm
         self.policy = policy
         self.make_optimizer = optimizer
@@ -66,6 +66,7 @@ class PolicyLearner(L.LightningModule, ABC):
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.learning_rate = 0.0
         self._steps = 0  # taken in the rollout in hand
+        self.steps_braked = 0  # of its minibatches, those that did not push the policy on
         self._contributed = False  # whether anything has been learned from since the last one
         self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
         self.sft_coef, self.sft_rollouts = 0.0, 0
@@ -84,7 +85,9 @@ class PolicyLearner(L.LightningModule, ABC):
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]] | None:
         """The loss of a minibatch, a scalar, with metrics; `None` where the rollout has nothing more to teach."""
 
-    # -- the Learner protocol -------------------------------------------------------------------------------------------
+    @abstractmethod
+    def divergence(self, batch: Any) -> Tensor:
+        """How far the policy is from the one that played a minibatch: the mean of `policy/approx_kl`, in nats."""
 
     @property
     def tokenizer(self) -> Any:
@@ -114,31 +117,22 @@ class PolicyLearner(L.LightningModule, ABC):
         finally:
             self.train(was_training)
 
-    # -- building and optimizing ----------------------------------------------------------------------------------------
-
     def configure_model(self) -> None:
-        if hasattr(self.policy, "llm"):
-            return
-        if self._trainer is not None:
-            require_whole_weights(self.trainer.strategy)
-        device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
-        self.policy.bind(build_llm(self.llm_config, dtype=torch.get_default_dtype(), device=device))
+        if not hasattr(self.policy, "llm"):
+            if self._trainer is not None:
+                require_whole_weights(self.trainer.strategy)
+            device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
+            dtype = torch.get_default_dtype()
+            self.policy.bind(build_llm(self.llm_config, dtype=dtype, device=device, value_head=self.has_critic))
+        self.policy.llm.value_scale = 1.0 / self.reward_scale
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(self._parameter_groups())
+        optimizer = self.make_optimizer(parameter_groups(self.policy.llm, self.make_optimizer, self.value_lr_scale))
         scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
         self.configured_rates = rates_of(optimizer)
         if scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
-
-    def _parameter_groups(self) -> list[dict[str, Any]]:
-        """The language model's parameters, and the value head's, which starts from nothing and learns faster."""
-        head = list(self.policy.llm.value_head.parameters())
-        heads = {id(p) for p in head}
-        body = [p for p in self.policy.llm.parameters() if p.requires_grad and id(p) not in heads]
-        rate = self.make_optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
-        return [{"params": body}, {"params": head, "lr": rate * self.value_lr_scale}]
 
     def training_step(self, batch: TurnBatch | ReplyBatch, batch_idx: int) -> Tensor | None:
         result = None if self._faulty else self._loss(batch)
@@ -156,8 +150,16 @@ class PolicyLearner(L.LightningModule, ABC):
             )
             return self._skipped()
         self._contributed = True
+        if batch_idx == 0 and self.trainer.is_last_batch:
+            metrics.pop("policy/approx_kl", None)  # 0 before the only step: `on_train_batch_end` tells what it did
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
         return loss + self.nothing()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0 and self.trainer.is_last_batch and self._steps and self.current_epoch >= self.sft_rollouts:
+            with self.acting():
+                moved = self.divergence(batch)
+            self.log("policy/approx_kl", moved, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
 
     def _skipped(self) -> Tensor | None:
         """The loss of a minibatch that is not learned from: of several processes each has to have one."""
@@ -186,13 +188,13 @@ class PolicyLearner(L.LightningModule, ABC):
         return self.sft_coef > 0 or self.sft_rollouts > 0
 
     def imitation_loss(self, batch: ReplyBatch) -> Tensor:
-        """The mean negative log-likelihood of what is imitated, per token."""
+        """The mean negative log-likelihood per token of what is imitated."""
         return -(self.policy.likelihoods(batch).logprobs * batch.mask).sum() * batch.scale
 
     def imitate(self, sft_coef: float, sft_rollouts: int) -> None:
         """Sets the weight of the imitation loss, and for how many rollouts it is before that the only one."""
-        if sft_coef < 0 or sft_rollouts < 0:
-            raise ValueError(f"sft_coef is {sft_coef} and sft_rollouts is {sft_rollouts}; they must be 0 or more.")
+        require_weights(sft_coef=sft_coef)
+        require_counts(sft_rollouts=sft_rollouts)
         self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -204,6 +206,8 @@ class PolicyLearner(L.LightningModule, ABC):
             return
         norm = nn.utils.get_total_norm(gradients)
         if not torch.isfinite(norm):
+            if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+                return  # fp16's gradient scaler takes no step, and scales less: that is how it finds its scale
             self._fail(
                 f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken",
                 "Resume with a lower learning rate.",
@@ -225,13 +229,20 @@ class PolicyLearner(L.LightningModule, ABC):
         """How many the weights have learned from, before the one in hand."""
         return self.current_epoch - self.rollouts_undone
 
+    @property
+    def warming_up(self) -> bool:
+        """Whether only the value learns from the rollout in hand: the first `value_warmup`, behind those of imitation alone.
+        (Asked when it learns: when a resumed run prepares a rollout, `rollouts_undone` is not restored yet.)"""
+        return self.rollouts_learned < self.sft_rollouts + self.value_warmup
+
     def on_train_epoch_start(self) -> None:
         self._faulty = False
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        self._steps = 0
+        self._steps = self.steps_braked = 0
 
     def on_train_epoch_end(self) -> None:
-        self.log_dict({"optim/steps": float(self._steps), "optim/lr": self.learning_rate})
+        counts = {"optim/steps": float(self._steps), "optim/steps_braked": float(self.steps_braked)}
+        self.log_dict({**counts, "optim/lr": self.learning_rate})
 
     def on_train_start(self) -> None:
         self.scale_learning_rates(self.lr_factor)

@@ -21,6 +21,8 @@ def describe(rollout: Rollout) -> dict[str, float]:
         metrics["rollout/return_std"] = float(rollout.episode_returns.std(correction=0))
         metrics["rollout/length_mean"] = float(rollout.episode_lengths.mean())
     if rollout.replies:
+        if len(rollout.episode_returns):
+            metrics["rollout/penalty_mean"] = float(rollout.episode_penalties.mean())
         metrics["rollout/parse_rate"] = float(rollout.parsed[rollout.mask].float().mean())
         metrics["rollout/truncated_rate"] = sum(not reply.ended for reply in rollout.replies) / len(rollout.replies)
         metrics["rollout/response_length"] = sum(len(reply.ids) for reply in rollout.replies) / len(rollout.replies)

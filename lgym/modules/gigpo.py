@@ -9,9 +9,11 @@ from torch import Tensor
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import discounted_returns, group_advantages, state_advantages
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.describe import describe
 from lgym.modules.groups import groups_without_signal, require_comparable, require_groups
+from lgym.modules.learning_rates import default_optimizer
+from lgym.modules.settings import require_discounts, require_weights
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective
 from lgym.policies import GenerationPolicy
 
@@ -24,6 +26,8 @@ class GiGPO(PolicyLearner):
     The second compares what was earned from a turn on with the other turns of the group that saw the same observation, so
     turns of one episode differ in credit. No value is learned.
     """
+
+    has_critic = False
 
     def __init__(
         self,
@@ -49,8 +53,8 @@ class GiGPO(PolicyLearner):
         """
         super().__init__(llm, policy or GenerationPolicy(), optimizer, lr_scheduler, value_lr_scale=1.0)
         self.objective = TokenObjective(self, loss)
-        if not 0.0 <= gamma <= 1.0:
-            raise ValueError(f"gamma is {gamma}; it must lie between 0 and 1.")
+        require_discounts(gamma=gamma)
+        require_weights(step_weight=step_weight)
         self.scale_by_std, self.step_weight, self.gamma = scale_by_std, step_weight, gamma
 
     def setup(self, stage: str) -> None:
@@ -71,6 +75,9 @@ class GiGPO(PolicyLearner):
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective.loss(batch)
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        return self.objective.divergence(batch)
 
 
 def _states(rollout: Rollout) -> Tensor:

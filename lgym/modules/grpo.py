@@ -8,9 +8,10 @@ from torch import Tensor
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import group_advantages
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.describe import describe
 from lgym.modules.groups import groups_without_signal, require_comparable, require_groups
+from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective
 from lgym.policies import GenerationPolicy
 
@@ -23,6 +24,8 @@ class GRPO(PolicyLearner):
     `loss.clip_low` and `loss.normalise_by: tokens`; Dr. GRPO (arXiv:2503.20783) `scale_by_std: false` and
     `loss.normalise_by: limit`.
     """
+
+    has_critic = False
 
     def __init__(
         self,
@@ -59,3 +62,6 @@ class GRPO(PolicyLearner):
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective.loss(batch)
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        return self.objective.divergence(batch)

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lgym.models.llm import ValueHeadLLM
+
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 """What torch's schedules keep in an optimizer's parameter groups."""
+
+
+def default_optimizer(parameters: Iterable[Any]) -> Optimizer:
+    """Where none is configured."""
+    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
+
+
+def parameter_groups(
+    llm: ValueHeadLLM, make_optimizer: Callable[[Any], Optimizer], value_lr_scale: float
+) -> list[dict[str, Any]]:
+    """The language model's trained parameters, and the value head's, which starts from nothing and learns faster."""
+    head = [] if llm.value_head is None else list(llm.value_head.parameters())
+    heads = {id(p) for p in head}
+    body = [p for p in llm.parameters() if p.requires_grad and id(p) not in heads]
+    if not head:
+        return [{"params": body}]
+    rate = make_optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+    return [{"params": body}, {"params": head, "lr": rate * value_lr_scale}]
 
 
 def rates_of(optimizer: Optimizer) -> list[dict[str, float]]:

@@ -14,7 +14,13 @@ COUNTS = {
     "rollout/episodes_dropped",
     "rollout/observations_shortened",
 }
-OF_EPISODES = {"rollout/return_mean", "rollout/return_std", "rollout/length_mean", "rollout/groups_without_signal"}
+OF_EPISODES = {
+    "rollout/return_mean",
+    "rollout/return_std",
+    "rollout/length_mean",
+    "rollout/penalty_mean",
+    "rollout/groups_without_signal",
+}
 LARGEST = {"rollout/play_seconds", "policy/logprob_gap"}
 
 

@@ -18,11 +18,19 @@ from lgym.functional import (
     whiten,
 )
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, PolicyLearner
 from lgym.modules.bundles import bundles_of
 from lgym.modules.describe import describe
+from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.pooled import explained
-from lgym.modules.settings import require_discounts, require_reference
+from lgym.modules.settings import (
+    require_clips,
+    require_counts,
+    require_discounts,
+    require_reference,
+    require_scales,
+    require_weights,
+)
 from lgym.policies import CandidatePolicy
 
 
@@ -44,7 +52,7 @@ class PPO(PolicyLearner):
         policy: CandidatePolicy | None = None,
         optimizer: OptimizerCallable = default_optimizer,
         lr_scheduler: LRSchedulerCallable | None = None,
-        gamma: float = 1.0,
+        gamma: float = 0.99,
         gae_lambda: float = 0.95,
         reward_scale: float = 1.0,
         clip_low: float = 0.2,
@@ -77,35 +85,33 @@ class PPO(PolicyLearner):
             value_coef: weight of the value loss.
             value_lr_scale: the value head's learning rate, as a multiple of the optimizer's. It starts from nothing while
                 the adapters start from a model that can read, and until it is right, advantages are returns with noise.
-            value_warmup: rollouts at the start in which only the value is learned, and a divergence from the policy that
-                played holds the policy where it is. The adapters so learn to tell states apart before they learn to act;
-                otherwise the first updates teach what is good on average, everywhere.
+            value_warmup: rollouts at the start, behind those of `sft_rollouts`, in which only the value is learned, and a
+                divergence from the policy that played holds the policy where it is. The adapters so learn to tell states
+                apart before they learn to act; otherwise the first updates teach what is good on average, everywhere.
             detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
-            value_clip: how far a value may move from the one at play before its loss is cut off; null does not clip.
+            value_clip: how far a value may move from the one at play, in rewards, before its loss is cut off; null does not
+                clip.
             entropy_coef: weight of the entropy bonus, per nat.
             old_kl_coef: weight of the divergence from the policy that played, per nat (equation 8 of the PPO paper).
                 Clipping only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared
                 adapters, has carried the policy on, and ever harder as an action's probability nears 0.
             kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
-            target_kl: once a minibatch's policy is this far (nats) from the one that played, the rest of the rollout's
-                minibatches is skipped; null never skips. A brake, not a step size: it stops a rollout where Adam's first
-                steps have overshot, before the divergence term has brought the policy back. Null, or a higher one, where
-                `optim/steps` shows rollouts cut short early in a run.
+            target_kl: where a minibatch's policy is this far (nats) from the one that played, its step leaves out what
+                pushes the policy on, and keeps the values' loss and the divergences, which pull it back; with
+                `old_kl_coef: 0` nothing does, and no step is taken. Null never brakes. `optim/steps_braked` counts.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
             sft_coef: weight of the negative log-likelihood of choices to imitate: `data.demonstrations`, `data.replay`.
             sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight: each is
                 `data.update_epochs` passes over the demonstrations.
         """
         super().__init__(llm, policy or CandidatePolicy(), optimizer, lr_scheduler, value_lr_scale)
-        _check(gamma=gamma, gae_lambda=gae_lambda, clip_low=clip_low, clip_high=clip_high, target_kl=target_kl)
-        if value_warmup < 0:
-            raise ValueError(f"value_warmup is {value_warmup}; it must be 0 or more rollouts.")
+        require_discounts(gamma=gamma, gae_lambda=gae_lambda)
+        require_clips(clip_low, clip_high)
+        require_weights(value_coef=value_coef, entropy_coef=entropy_coef, old_kl_coef=old_kl_coef)
+        require_scales(reward_scale=reward_scale, value_clip=value_clip, target_kl=target_kl)
+        require_counts(value_warmup=value_warmup)
         require_reference(kl_coef, llm)
         self.imitate(sft_coef, sft_rollouts)
-        if old_kl_coef < 0:
-            raise ValueError(f"old_kl_coef is {old_kl_coef}; it must be 0 or more.")
-        if reward_scale <= 0:
-            raise ValueError(f"reward_scale is {reward_scale}; it must be above 0.")
         self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.clip_low, self.clip_high = clip_low, clip_high
         self.value_coef, self.value_clip = value_coef, value_clip
@@ -114,14 +120,13 @@ class PPO(PolicyLearner):
         self.entropy_coef, self.old_kl_coef, self.kl_coef = entropy_coef, old_kl_coef, kl_coef
         self.target_kl = target_kl
         self.whiten_advantages = whiten_advantages
-        self._skip_rest = False
         self._first = True
 
     def prepare(self, rollout: Rollout) -> TurnBatch:
         """Advantages and returns of every turn, whitened over the whole rollout, in the order of their contexts."""
         values = rollout.values
         advantages, returns = gae(
-            rollout.rewards * self.reward_scale,
+            rollout.rewards,
             values,
             rollout.next_values,
             rollout.terminated,
@@ -130,12 +135,13 @@ class PPO(PolicyLearner):
             gae_lambda=self.gae_lambda,
         )
         mask = rollout.mask
-        self._skip_rest, self._first = False, True
+        self._first = True
         self.rollout_metrics = describe(rollout)
         self.rollout_metrics["value/explained_variance"] = explained(values[mask], returns[mask])
         assert rollout.candidate_logprobs is not None
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
+        chosen = ranks.jointly(whiten, chosen) if self.whiten_advantages else chosen * self.reward_scale
         return TurnBatch(
             contexts=rollout.contexts,
             bundles=bundles_of(rollout),
@@ -143,22 +149,20 @@ class PPO(PolicyLearner):
             choices=rollout.choices[mask][order],
             old_logprobs=rollout.candidate_logprobs,
             old_values=values[mask][order],
-            advantages=(ranks.jointly(whiten, chosen) if self.whiten_advantages else chosen)[order],
+            advantages=chosen[order],
             returns=returns[mask][order],
             ref_logprobs=self._reference(rollout) if self.kl_coef > 0 else None,
             scale=1.0 / ranks.mean(int(mask.sum())),
         )
 
     def loss(self, batch: TurnBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
-        if self._skip_rest:
-            return None
-        warming_up = self.rollouts_learned < self.value_warmup  # not yet restored when a resumed run prepares a rollout
         logprobs, values = self.policy(batch.contexts)
         rows = batch.rows
         old_kl = categorical_kl(batch.old_logprobs, logprobs)[rows]
         approx_kl = old_kl.detach().mean()
-        if self.target_kl is not None and ranks.weighted_mean(approx_kl, batch.weight) > self.target_kl:
-            self._skip_rest = True
+        braked = self._brakes(approx_kl, batch.weight)
+        self.steps_braked += braked
+        if braked and self.old_kl_coef == 0:
             return None
         new = logprobs[rows, batch.choices]
         old = batch.old_logprobs[rows, batch.choices]
@@ -169,11 +173,12 @@ class PPO(PolicyLearner):
         else:
             critic_loss = clipped_value_loss(state_values, batch.old_values, batch.returns, clip=self.value_clip)
         entropy = categorical_entropy(logprobs)[rows]
-        total = self.value_coef * critic_loss
-        if warming_up and not self.policy.detach_value:
+        total = self.value_coef * self.reward_scale**2 * critic_loss
+        if self.warming_up and not self.policy.detach_value:
             total = total + old_kl  # the policy stays where it is
-        elif not warming_up:
-            total = total + policy_loss - self.entropy_coef * entropy + self.old_kl_coef * old_kl
+        elif not self.warming_up:
+            total = total + self.old_kl_coef * old_kl
+            total = total if braked else total + policy_loss - self.entropy_coef * entropy
         metrics = {
             "loss/policy": policy_loss.mean(),
             "loss/value": critic_loss.mean(),
@@ -183,7 +188,7 @@ class PPO(PolicyLearner):
         }
         if batch.ref_logprobs is not None:
             ref_kl = categorical_kl(logprobs, batch.ref_logprobs)[rows]
-            total = total if warming_up else total + self.kl_coef * ref_kl
+            total = total if self.warming_up else total + self.kl_coef * ref_kl
             metrics["policy/ref_kl"] = ref_kl.mean()
         if self._first:
             self.rollout_metrics["policy/logprob_gap"] = float((new.detach() - old).abs().max())
@@ -191,17 +196,17 @@ class PPO(PolicyLearner):
         metrics["loss/total"] = total.mean()
         return total.sum() * batch.scale, {name: value.detach() for name, value in metrics.items()}
 
+    def divergence(self, batch: TurnBatch) -> Tensor:
+        logprobs, _ = self.policy(batch.contexts)
+        return categorical_kl(batch.old_logprobs, logprobs)[batch.rows].mean()
+
+    def _brakes(self, approx_kl: Tensor, weight: int) -> bool:
+        """Whether a minibatch's policy is too far from the one that played; of all processes, so that they step alike."""
+        if self.target_kl is None or self.warming_up:
+            return False
+        return bool(ranks.weighted_mean(approx_kl, weight) > self.target_kl)
+
     def _reference(self, rollout: Rollout) -> Tensor:
         """[U, C] the distributions of the frozen model."""
         with self.acting(), self.policy.llm.reference():
             return self.policy.evaluate(rollout.contexts)[0]
-
-
-def _check(gamma: float, gae_lambda: float, clip_low: float, clip_high: float, target_kl: float | None) -> None:
-    require_discounts(gamma=gamma, gae_lambda=gae_lambda)
-    if not 0.0 < clip_low < 1.0:
-        raise ValueError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
-    if clip_high <= 0:
-        raise ValueError(f"clip_high is {clip_high}; it must be above 0.")
-    if target_kl is not None and target_kl <= 0:
-        raise ValueError(f"target_kl is {target_kl}; it must be above 0, or null for no limit.")

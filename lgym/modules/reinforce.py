@@ -10,9 +10,10 @@ from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import discounted_returns, whiten
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.describe import describe
-from lgym.modules.settings import require_discounts
+from lgym.modules.learning_rates import default_optimizer
+from lgym.modules.settings import WHOLE_EPISODES, require_discounts, require_whole_episodes
 from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
 from lgym.policies import GenerationPolicy
 
@@ -23,6 +24,8 @@ class REINFORCE(PolicyLearner):
     A_t = G_t - mean G, over all turns of the rollout, G_t being what was earned from turn t on. No value is learned.
     """
 
+    has_critic = False
+
     def __init__(
         self,
         llm: LLMConfig = DEFAULT_LLM,
@@ -30,7 +33,7 @@ class REINFORCE(PolicyLearner):
         optimizer: OptimizerCallable = default_optimizer,
         lr_scheduler: LRSchedulerCallable | None = None,
         loss: TokenLoss = UNCLIPPED,
-        gamma: float = 1.0,
+        gamma: float = 0.99,
         whiten_advantages: bool = True,
     ) -> None:
         """
@@ -51,8 +54,11 @@ class REINFORCE(PolicyLearner):
     def setup(self, stage: str) -> None:
         if stage == "fit":
             require_one_pass(self.trainer, "REINFORCE", self.objective.settings)
+            require_whole_episodes(self.trainer, "REINFORCE")
 
     def prepare(self, rollout: Rollout) -> ReplyBatch:
+        if bool(rollout.cut.any()):
+            raise ValueError(WHOLE_EPISODES.format("REINFORCE"))
         batch, turns = self.objective.begin(rollout)
         self.rollout_metrics = describe(rollout)
         earned = discounted_returns(
@@ -63,6 +69,9 @@ class REINFORCE(PolicyLearner):
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective.loss(batch)
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        return self.objective.divergence(batch)
 
 
 def _centred(earned: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ from torch import Tensor
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import leave_one_out_advantages
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.describe import describe
 from lgym.modules.groups import groups_without_signal, require_comparable, require_groups
+from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective
 from lgym.policies import GenerationPolicy
 
@@ -21,6 +22,8 @@ class RLOO(PolicyLearner):
     The baseline of an episode's return is the mean of the others in its group, the `data.group_size` episodes from the same
     reset seed. No value is learned.
     """
+
+    has_critic = False
 
     def __init__(
         self,
@@ -54,3 +57,6 @@ class RLOO(PolicyLearner):
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective.loss(batch)
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        return self.objective.divergence(batch)

@@ -12,11 +12,12 @@ from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
 from lgym.functional import gae, whiten
 from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner, default_optimizer
+from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.credit import token_grid, turn_grid
 from lgym.modules.describe import describe
+from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.pooled import explained
-from lgym.modules.settings import require_discounts
+from lgym.modules.settings import require_counts, require_discounts, require_scales
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective, require_one_of
 from lgym.policies import GenerationPolicy
 
@@ -40,7 +41,7 @@ class TextPPO(PolicyLearner):
         lr_scheduler: LRSchedulerCallable | None = None,
         loss: TokenLoss = CLIPPED,
         credit: Credit = "turn",
-        gamma: float = 1.0,
+        gamma: float = 0.99,
         gae_lambda: float = 0.95,
         reward_scale: float = 1.0,
         value_coef: float = 0.5,
@@ -62,8 +63,9 @@ class TextPPO(PolicyLearner):
             reward_scale: what rewards are multiplied by before learning from them; reports stay in the environment's units.
             value_coef: weight of the value loss.
             value_lr_scale: the value head's learning rate, as a multiple of the optimizer's.
-            value_warmup: rollouts at the start in which only the value is learned, and the divergence from the policy that
-                played holds the policy where it is: so the adapters learn to tell states apart before they learn to act.
+            value_warmup: rollouts at the start, behind those of `sft_rollouts`, in which only the value is learned, and the
+                divergence from the policy that played holds the policy where it is: so the adapters learn to tell states
+                apart before they learn to act.
             detach_value: keep the value loss's gradient out of the language model, so that only the head learns from it.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
         """
@@ -71,8 +73,8 @@ class TextPPO(PolicyLearner):
         self.objective = TokenObjective(self, loss, value_coef)
         require_one_of("credit", credit, Credit)
         require_discounts(gamma=gamma, gae_lambda=gae_lambda)
-        if value_warmup < 0:
-            raise ValueError(f"value_warmup is {value_warmup}; it must be 0 or more rollouts.")
+        require_scales(reward_scale=reward_scale)
+        require_counts(value_warmup=value_warmup)
         self.value_warmup = value_warmup
         self.gamma, self.gae_lambda, self.reward_scale = gamma, gae_lambda, reward_scale
         self.policy.detach_value = detach_value
@@ -82,7 +84,7 @@ class TextPPO(PolicyLearner):
     def prepare(self, rollout: Rollout) -> ReplyBatch:
         batch, turns = self.objective.begin(rollout)
         self.rollout_metrics = describe(rollout)
-        grid = turn_grid(rollout, turns.rewards * self.reward_scale)
+        grid = turn_grid(rollout, turns.rewards)
         if self.credit == "token":
             recorded = self.objective.recorded(batch)
             grid = token_grid(
@@ -99,11 +101,14 @@ class TextPPO(PolicyLearner):
         )
         advantages, returns, values = (x[grid.real] for x in (advantages, returns, grid.values))
         self.rollout_metrics["value/explained_variance"] = explained(values, returns)
-        advantages = ranks.jointly(whiten, advantages) if self.whiten_advantages else advantages
+        advantages = ranks.jointly(whiten, advantages) if self.whiten_advantages else advantages * self.reward_scale
         if self.credit == "token":
             mask = self.objective.in_time(batch.mask)
             advantages, returns = (torch.zeros(mask.shape).masked_scatter(mask, x) for x in (advantages, returns))
         return self.objective.credited(batch, advantages, returns)
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.objective.loss(batch, holding=self.current_epoch < self.value_warmup)
+        return self.objective.loss(batch)
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        return self.objective.divergence(batch)

@@ -18,14 +18,14 @@ from lgym.functional import clip_fraction, kl_estimate, kl_k3, masked_mean, poli
 from lgym.modules.base import PolicyLearner
 from lgym.modules.bundles import bundles_of
 from lgym.modules.said import padded, replies_of, taught_turn
-from lgym.modules.settings import require_reference
+from lgym.modules.settings import require_clips, require_reference, require_weights
 from lgym.types import TaughtTurn
 
 SHOWN_EPISODES = 3
 """Of each rollout, to look at."""
 
-REPLIES_AT_ONCE = 128
-"""Distinct ones that a pass without gradient takes together."""
+REPLIES_AT_ONCE, TOKENS_AT_ONCE = 128, 16_384
+"""Distinct ones that a pass without gradient takes together, and their tokens with those of their prompts."""
 
 Estimator = Literal["k1", "k2", "k3"]
 DivergenceIn = Literal["loss", "reward"]
@@ -70,13 +70,9 @@ class TokenLoss:
     def __post_init__(self) -> None:
         if (self.clip_low is None) != (self.clip_high is None):
             raise ValueError(f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both.")
-        if self.clip_low is not None and not 0.0 < self.clip_low < 1.0:
-            raise ValueError(f"clip_low is {self.clip_low}; it must lie between 0 and 1.")
-        if self.clip_high is not None and self.clip_high <= 0:
-            raise ValueError(f"clip_high is {self.clip_high}; it must be above 0.")
-        for name in ("entropy_coef", "old_kl_coef"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if self.clip_low is not None and self.clip_high is not None:
+            require_clips(self.clip_low, self.clip_high)
+        require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef)
         require_one_of("kl_estimator", self.kl_estimator, Estimator)
         require_one_of("kl_in", self.kl_in, DivergenceIn)
         require_one_of("normalise_by", self.normalise_by, Divisor)
@@ -118,8 +114,7 @@ class TokenObjective:
     """Records, loss and metrics of one algorithm."""
 
     def __init__(self, learner: PolicyLearner, loss: TokenLoss, value_coef: float = 0.0) -> None:
-        if value_coef < 0:
-            raise ValueError(f"value_coef is {value_coef}; it must be 0 or more.")
+        require_weights(value_coef=value_coef)
         require_reference(loss.kl_coef, learner.llm_config)
         learner.imitate(loss.sft_coef, loss.sft_rollouts)
         self.learner, self.settings, self.value_coef = learner, loss, value_coef
@@ -181,7 +176,8 @@ class TokenObjective:
             batch = replace(batch, returns=returns.reshape(len(returns), -1)[self._order].float())
         self.learner.taught = self._taught(batch)
         taught = (batch.advantages != 0).any(1)
-        only_advantages = returns is None and batch.ref_logprobs is None and self.settings.entropy_coef == 0
+        terms = self.settings.entropy_coef, self.settings.old_kl_coef
+        only_advantages = returns is None and batch.ref_logprobs is None and terms == (0, 0)
         if not only_advantages or not bool(taught.any()):
             return batch
         left = set(batch.rows[taught].tolist())
@@ -208,8 +204,8 @@ class TokenObjective:
             shown.append([taught_turn(batch, turn) for turn in turns])
         return [turns for turns in shown if turns]
 
-    def loss(self, batch: ReplyBatch, *, holding: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a minibatch, with metrics. `holding` keeps the policy near the one that played, while the value learns."""
+    def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a minibatch, with metrics. While the value warms up the policy is kept near the one that played."""
         distinct, which = batch.distinct()
         likely = self.learner.policy.likelihoods(distinct, entropy_gradient=self.settings.entropy_coef > 0).of(which)
         new, mask = likely.logprobs, batch.mask
@@ -228,7 +224,7 @@ class TokenObjective:
             "policy/approx_kl": masked_mean(old_kl, mask),
         }
         losses = losses - self.settings.entropy_coef * likely.entropy + self.settings.old_kl_coef * old_kl
-        losses = old_kl if holding else losses
+        losses = old_kl if self.learner.warming_up else losses
         if batch.ref_logprobs is not None:
             ref_kl = kl_estimate(new, batch.ref_logprobs.to(new.dtype), estimator=self.settings.kl_estimator)
             losses = losses + self.settings.kl_coef * ref_kl
@@ -236,7 +232,7 @@ class TokenObjective:
         if batch.returns is not None:
             values = likely.values[:, : batch.returns.shape[1]]
             of_value = value_loss(values, batch.returns.to(values.dtype)).to(new.dtype).expand_as(losses)
-            losses = losses + self.value_coef * of_value
+            losses = losses + self.value_coef * self.learner.reward_scale**2 * of_value
             metrics["loss/value"] = masked_mean(of_value, mask)
         if self._first:
             gap = ((new.detach() - old) * mask).abs().max()
@@ -245,6 +241,12 @@ class TokenObjective:
         total = ((losses * mask) / self._divisor(mask)).sum() * batch.scale
         metrics["loss/total"] = total
         return total, {name: value.detach() for name, value in metrics.items()}
+
+    def divergence(self, batch: ReplyBatch) -> Tensor:
+        """The mean estimate of KL(policy that played || policy now) per token of a minibatch."""
+        distinct, which = batch.distinct()
+        new = self.learner.policy.likelihoods(distinct).of(which).logprobs
+        return masked_mean(kl_k3(batch.old_logprobs.to(new.dtype), new), batch.mask)
 
     def _divisor(self, mask: Tensor) -> Tensor | int:
         if self.settings.normalise_by == "reply":
@@ -257,7 +259,9 @@ class TokenObjective:
         whole = Likelihoods(torch.zeros(shape), torch.zeros(shape), torch.zeros(shape))
         columns = (whole.logprobs, whole.entropy, whole.values)
         with self.learner.acting() as policy:
-            for part in batch.parts(REPLIES_AT_ONCE, range(len(batch.bundles))):
+            longest = max(map(len, batch.replies)) + max(len(context.prompt_ids) for context in batch.contexts)
+            size = max(1, min(REPLIES_AT_ONCE, TOKENS_AT_ONCE // longest))
+            for part in batch.parts(size, range(len(batch.bundles))):
                 distinct, which = batch.select(part, batch.scale).distinct()
                 own = policy.likelihoods(distinct.to(policy.llm.device))
                 for column, values in zip(columns, (own.logprobs, own.entropy, own.values), strict=True):

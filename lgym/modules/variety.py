@@ -18,11 +18,13 @@ def variety(rollout: Rollout) -> dict[str, float]:
 
 
 def reward_variances(rollout: Rollout) -> dict[str, float]:
-    """Of what was still paid in an episode from each turn on, by the turn's context; undiscounted, in reward²."""
+    """Of what was still paid in an episode from each turn on, by the turn's context; undiscounted, in reward². Of episodes
+    that the rollout's border cuts that is not known."""
     to_come = discounted_returns(
         rollout.rewards, torch.zeros_like(rollout.rewards), rollout.terminated, rollout.truncated, gamma=1.0
     )
-    within, across = variance_within_and_across(to_come[rollout.mask], rollout.context_ids[rollout.mask])
+    whole = rollout.mask & ~torch.isin(rollout.episode_ids, rollout.episode_ids[rollout.cut])
+    within, across = variance_within_and_across(to_come[whole], rollout.context_ids[whole])
     if bool(within.isnan()):
         return {}
     return {"rollout/reward_variance_within": float(within), "rollout/reward_variance_across": float(across)}

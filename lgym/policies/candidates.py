@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.functional import categorical_entropy
 from lgym.models.branches import beginnings, branched
+from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import common_prefix_length
+from lgym.models.packing import passes
 from lgym.models.past import Past, known_lengths, past_of, remaining
 from lgym.policies.choice import Choice, Normalisation
 
@@ -59,6 +60,11 @@ class CandidatePolicy(nn.Module):
         self.row_length = row_length
         self.share_prefixes = share_prefixes
         self.detach_value = False
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether its model has a value head."""
+        return self.llm.value_head is not None
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
@@ -106,7 +112,7 @@ class CandidatePolicy(nn.Module):
         logprobs = torch.full((len(contexts), width), -torch.inf)
         values = torch.zeros(len(contexts), dtype=torch.float32)
         pasts = remaining(self.llm.pasts, {c.prompt_ids for c in going_on}) if keep else []
-        for chunk in self._chunks(contexts, keep=keep):
+        for chunk in self._passes(contexts, keep=keep):
             part = [contexts[i] for i in chunk]
             if keep:
                 chunk_logprobs, chunk_values, past = self._go_on(part)
@@ -130,21 +136,10 @@ class CandidatePolicy(nn.Module):
         states, places = branched(self.llm, past, hidden, ends)
         return self.choice.logprobs(self.llm, contexts, states, places), self.llm.values(hidden), past
 
-    def _chunks(self, contexts: Sequence[Context], *, keep: bool) -> Iterator[list[int]]:
-        """Neighbours in sorted order share the most, and are of like length."""
+    def _passes(self, contexts: Sequence[Context], *, keep: bool) -> Iterator[list[int]]:
+        """Contexts that are evaluated together."""
         prompts = [context.prompt_ids for context in contexts]
-        shared = common_prefix_length(prompts) if self.share_prefixes else 0
-        known = known_lengths(prompts, self.llm.pasts) if keep else [0] * len(prompts)
-        limit = self.tokens_per_forward or (1024 if self.llm.device.type == "cpu" else 16_384)
-        chunk: list[int] = []
-        tokens = 0
-        for i in sorted(range(len(contexts)), key=prompts.__getitem__):
-            size = (
-                len(contexts[i].prompt_ids) - max(shared, known[i]) + sum(len(ids) - 1 for ids in contexts[i].candidate_ids)
-            )
-            if chunk and tokens + size > limit:
-                yield chunk
-                chunk, tokens = [], 0
-            chunk.append(i)
-            tokens += size
-        yield chunk
+        limit = self.tokens_per_forward or tokens_per_forward(self.llm.device)
+        known = known_lengths(prompts, self.llm.pasts) if keep else ()
+        extra = [len(beginnings(own)) for own in self.choice.sequences(contexts)]
+        return passes(prompts, limit, known=known, extra=extra)

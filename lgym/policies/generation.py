@@ -18,7 +18,7 @@ from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
 from lgym.plain_text import PlainText
-from lgym.policies.writing import Writer, make_generator, token_likelihoods
+from lgym.policies.writing import Writer, make_generator, prompt_values, token_likelihoods
 
 
 class GenerationPolicy(nn.Module):
@@ -36,6 +36,7 @@ class GenerationPolicy(nn.Module):
         top_p: float = 1.0,
         stop: Sequence[str] = (),
         replies_per_forward: int = 256,
+        kv_cache_tokens: int = 65_536,
         row_length: int = 64,
         share_prefixes: bool = True,
     ) -> None:
@@ -47,18 +48,25 @@ class GenerationPolicy(nn.Module):
             top_p: draw from the smallest set of likeliest tokens with this much probability; 1 draws from all.
             stop: texts that end a reply too; the agent does not see them.
             replies_per_forward: how many distinct replies, or beginnings of them, are written together; bounds memory.
+            kv_cache_tokens: of how many tokens, of prompts behind what all share and of replies, keys and values are held
+                while these are written; bounds memory. A token of SmolLM2-135M takes 23 kB in bf16.
             row_length: places of a packed row. Longer rows share more and attend more; results are the same.
             share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
         """
         super().__init__()
         sampling = Sampling(temperature, top_k, top_p)
-        self.writer = Writer(max_new_tokens, sampling, as_texts(stop), row_length, replies_per_forward)
+        self.writer = Writer(max_new_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.share_prefixes = share_prefixes
         self.detach_value = False
 
     @property
     def max_new_tokens(self) -> int:
         return self.writer.limit
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether its model has a value head."""
+        return self.llm.value_head is not None
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
@@ -92,7 +100,7 @@ class GenerationPolicy(nn.Module):
     @torch.no_grad()
     def values(self, contexts: Sequence[Context]) -> Tensor:
         """[U] state values."""
-        return prompt_values(self.llm, contexts, self.writer)
+        return prompt_values(self.llm, contexts, self.writer.row_length)
 
     def likelihoods(self, batch: ReplyBatch, *, entropy_gradient: bool = False) -> Likelihoods:
         """Of the tokens of each reply, differentiable."""
@@ -109,16 +117,6 @@ class GenerationPolicy(nn.Module):
             tokens=batch.mask,
             entropy_gradient=entropy_gradient,
         )
-
-
-def prompt_values(llm: ValueHeadLLM, contexts: Sequence[Context], writer: Writer) -> Tensor:
-    """[U] state values at the ends of prompts, so many at a time."""
-    values = []
-    for start in range(0, len(contexts), writer.at_once):
-        prompts = [context.prompt_ids for context in contexts[start : start + writer.at_once]]
-        states, index = llm.hidden_states(prompts, [len(p) for p in prompts], row_length=writer.row_length)
-        values.append(llm.values(states[[own[0] for own in index]]).cpu())
-    return torch.cat(values)
 
 
 def as_texts(stop: Sequence[str]) -> tuple[str, ...]:

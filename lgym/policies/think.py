@@ -23,8 +23,8 @@ from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
 from lgym.models.past import Past
 from lgym.policies.choice import Choice, Normalisation
-from lgym.policies.generation import as_texts, prompt_values
-from lgym.policies.writing import Writer, make_generator, token_likelihoods
+from lgym.policies.generation import as_texts
+from lgym.policies.writing import Writer, make_generator, prompt_values, token_likelihoods
 
 
 class ThinkPolicy(nn.Module):
@@ -45,6 +45,7 @@ class ThinkPolicy(nn.Module):
         top_p: float = 1.0,
         stop: Sequence[str] = (),
         replies_per_forward: int = 256,
+        kv_cache_tokens: int = 65_536,
         row_length: int = 64,
         share_prefixes: bool = True,
     ) -> None:
@@ -59,12 +60,14 @@ class ThinkPolicy(nn.Module):
             top_p: draw from the smallest set of likeliest tokens with this much probability; 1 draws from all.
             stop: texts that end the thinking, besides an end-of-turn token.
             replies_per_forward: how many distinct replies, or beginnings of them, are written together; bounds memory.
+            kv_cache_tokens: of how many tokens, of prompts behind what all share and of replies, keys and values are held
+                while these are written; bounds memory. A token of SmolLM2-135M takes 23 kB in bf16.
             row_length: places of a packed row. Longer rows share more and attend more; results are the same.
             share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
         """
         super().__init__()
         sampling = Sampling(temperature, top_k, top_p)
-        self.writer = Writer(max_think_tokens, sampling, as_texts(stop), row_length, replies_per_forward)
+        self.writer = Writer(max_think_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.choice = Choice(normalisation, choice_temperature)
         self.cue = cue
         self.share_prefixes = share_prefixes
@@ -74,6 +77,11 @@ class ThinkPolicy(nn.Module):
     def max_new_tokens(self) -> int:
         """The longest text and the cue; candidates are counted with the prompt."""
         return self.writer.limit + len(self.cue_ids)
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether its model has a value head."""
+        return self.llm.value_head is not None
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
@@ -115,7 +123,7 @@ class ThinkPolicy(nn.Module):
     @torch.no_grad()
     def values(self, contexts: Sequence[Context]) -> Tensor:
         """[U] state values."""
-        return prompt_values(self.llm, contexts, self.writer)
+        return prompt_values(self.llm, contexts, self.writer.row_length)
 
     def likelihoods(self, batch: ReplyBatch, *, entropy_gradient: bool = False) -> Likelihoods:
         """Of the tokens of each text, and of the choice at its candidate's first token; differentiable."""

@@ -11,8 +11,9 @@ from torch import Tensor
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.models.decoding import Over, Written, write_replies
 from lgym.models.drawing import Sampling
+from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import Path
+from lgym.models.packing import Path, common_prefix_length, passes
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,11 @@ class Writer:
     stop: tuple[str, ...] = ()
     row_length: int = 64
     at_once: int = 256
+    cache_tokens: int = 65_536
 
     def __post_init__(self) -> None:
+        if self.cache_tokens < 1:
+            raise ValueError(f"kv_cache_tokens is {self.cache_tokens}; it must be 1 or more.")
         if self.at_once < 1:
             raise ValueError(f"replies_per_forward is {self.at_once}; it must be 1 or more.")
         if self.limit < 1:
@@ -39,13 +43,22 @@ class Writer:
             raise ValueError(f"stop is {self.stop!r}; it must be a list of texts, none of them empty.")
 
     def parts(self, contexts: Sequence[Context]) -> Iterator[list[int]]:
-        """The numbers of the contexts, `at_once` distinct ones together."""
+        """The numbers of the contexts, those together that are written to together: at most `at_once` distinct ones, and
+        as many as `cache_tokens` hold of their prompts, behind what all have in common, and replies; or one."""
         members: dict[Context, list[int]] = {}
         for number, context in enumerate(contexts):
             members.setdefault(context, []).append(number)
-        distinct = list(members.values())
-        for start in range(0, len(distinct), self.at_once):
-            yield [number for own in distinct[start : start + self.at_once] for number in own]
+        shared = common_prefix_length([context.prompt_ids for context in members])
+        part: list[list[int]] = []
+        held = 0
+        for context, own in members.items():
+            size = len(context.prompt_ids) - shared + self.limit
+            if part and (len(part) == self.at_once or held + size > self.cache_tokens):
+                yield [number for numbers in part for number in numbers]
+                part, held = [], 0
+            part.append(own)
+            held += size
+        yield [number for numbers in part for number in numbers]
 
     def write(self, llm: ValueHeadLLM, prompts: Sequence[Path], generator: torch.Generator | None, *, keep: bool) -> Written:
         """A reply to each prompt, if wanted with its past; goes on from the pasts that the model keeps."""
@@ -90,6 +103,21 @@ def stop_ids(llm: ValueHeadLLM) -> frozenset[int]:
     ends = llm.causal_lm.generation_config.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
     return frozenset({*ends, llm.tokenizer.eos_token_id} - {None})
+
+
+def prompt_values(llm: ValueHeadLLM, contexts: Sequence[Context], row_length: int) -> Tensor:
+    """[U] state values at the ends of prompts, in passes of bounded size; NaN without a value head."""
+    if llm.value_head is None:
+        return torch.full((len(contexts),), torch.nan)
+    prompts = [context.prompt_ids for context in contexts]
+    order: list[int] = []
+    values: list[Tensor] = []
+    for part in passes(prompts, tokens_per_forward(llm.device)):
+        own = [prompts[i] for i in part]
+        states, index = llm.hidden_states(own, [len(p) for p in own], row_length=row_length)
+        order += part
+        values.append(llm.values(states[[rows[0] for rows in index]]).cpu())
+    return torch.cat(values)[torch.tensor(order).argsort()]
 
 
 def make_generator(llm: ValueHeadLLM, seed: int | None) -> torch.Generator | None:

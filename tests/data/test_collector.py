@@ -17,6 +17,7 @@ class ScriptedPolicy:
     """Likes the first candidate with probability 0.75; a context's value is the length of its observation's text."""
 
     speaks = False
+    has_critic = True
 
     def __init__(self) -> None:
         self.asked: list[str] = []

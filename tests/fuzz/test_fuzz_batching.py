@@ -61,6 +61,7 @@ def rollouts(draw, speaks):
         rewards=torch.from_numpy(rng.normal(size=shape).astype(np.float32) * mask),
         terminated=torch.from_numpy(ends | ~mask),
         truncated=torch.from_numpy((rng.random(shape) < 0.2) & mask & ~ends),
+        cut=torch.zeros(shape, dtype=torch.bool),
         mask=torch.from_numpy(mask),
         parsed=torch.ones(shape, dtype=torch.bool),
         episode_ids=torch.from_numpy(episodes),
@@ -71,6 +72,7 @@ def rollouts(draw, speaks):
         next_values=torch.from_numpy(rng.normal(size=shape).astype(np.float32)),
         episode_returns=torch.zeros(0),
         episode_lengths=torch.zeros(0),
+        episode_penalties=torch.zeros(0),
         play_seconds=0.0,
     )
 

@@ -37,7 +37,7 @@ QUICK = {
 """With these the tiny model learns by PPO within seconds."""
 
 
-def lgym(command: str, root: Path, model: Path | str, config: Path | None = None, **options: Any) -> None:
+def lgym(command: str, root: Path, model: Path | str, /, config: Path | None = None, **options: Any) -> None:
     """`lgym command` on Echo (or a configuration) with options, whose dots are written as two underscores.
 
     An option that is None is left out.

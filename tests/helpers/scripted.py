@@ -84,7 +84,7 @@ class DyingEnv(WorkerEnv):
 class Chooser:
     """Any distribution over the candidates of a context; its value is a number of its own."""
 
-    speaks, chooses = False, True
+    speaks, chooses, has_critic = False, True, True
 
     def evaluate(self, contexts, *, going_on=()):
         logprobs = torch.full((len(contexts), max(len(context.candidates) for context in contexts)), -torch.inf)

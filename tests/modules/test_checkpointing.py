@@ -17,4 +17,4 @@ def test_another_versions_checkpoint_is_refused(tmp_path, model_folder, capsys):
     with pytest.raises(SystemExit) as stop:
         lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last")
     assert stop.value.code == 1
-    assert "has format 1, of another version of lgym; this one reads 3" in capsys.readouterr().err
+    assert "has format 1, of another version of lgym; this one reads 4" in capsys.readouterr().err

@@ -38,6 +38,7 @@ def rollout(**changes) -> Rollout:
         "rewards": torch.tensor([[1.0, 2.0, 0.5], [0.0, 1.0, 0.5]]),
         "terminated": torch.tensor([[False, True, True], [False, True, True]]),
         "truncated": torch.zeros(2, 3, dtype=torch.bool),
+        "cut": torch.zeros(2, 3, dtype=torch.bool),
         "mask": torch.ones(2, 3, dtype=torch.bool),
         "parsed": torch.tensor([[True, True, True], [True, False, True]]),
         "episode_ids": torch.tensor([[0, 0, 2], [1, 1, 3]]),
@@ -48,6 +49,7 @@ def rollout(**changes) -> Rollout:
         "next_values": torch.zeros(2, 3),
         "episode_returns": torch.tensor([3.0, 1.0, 0.5, 0.5]),
         "episode_lengths": torch.tensor([2.0, 2.0, 1.0, 1.0]),
+        "episode_penalties": torch.zeros(4),
         "play_seconds": 0.1,
     }
     return Rollout(**{**fields, **changes})

@@ -41,6 +41,7 @@ def rollout(module: PPO, **changes) -> Rollout:
         "rewards": torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.0]], dtype=torch.float64),
         "terminated": torch.tensor([[False, True, True], [False, True, True]]),
         "truncated": torch.zeros(2, 3, dtype=torch.bool),
+        "cut": torch.zeros(2, 3, dtype=torch.bool),
         "mask": torch.tensor([[True, True, True], [True, True, False]]),
         "candidate_logprobs": logprobs,
         "replies": (),
@@ -51,6 +52,7 @@ def rollout(module: PPO, **changes) -> Rollout:
         "next_values": torch.stack([values[[1, 0, 0]], values[[1, 0, 0]]]),
         "episode_returns": torch.tensor([1.0, -1.0, 2.0]),
         "episode_lengths": torch.tensor([2.0, 1.0, 2.0]),
+        "episode_penalties": torch.zeros(3),
         "play_seconds": 0.1,
     }
     return Rollout(**{**fields, **changes})
@@ -129,19 +131,47 @@ def test_distinct_contexts_give_the_gradient_of_single_turns():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_target_kl_skips_the_rest_of_the_rollout():
-    """A rival's target-KL only wrote a flag. Here the next minibatches give no loss, and a new rollout starts anew."""
-    module = learner(target_kl=0.01)
-    batch = module.prepare(rollout(module))
-    assert module.loss(batch) is not None
+def moved(module: PPO) -> PPO:
+    """The same with another policy."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if "lora_B" in name:
                 parameter.add_(0.5)
-    assert module.loss(batch) is None
-    assert module.loss(batch) is None
-    played = rollout(module)
-    assert module.loss(module.prepare(played)) is not None
+    return module
+
+
+def test_target_kl_brakes_and_keeps_what_pulls_back():
+    """A rival's target-KL only wrote a flag, and skipping the rest of a rollout left an overshoot in place. Beyond it a
+    step has 2 times the value's loss and 0.3 times the divergence, and nothing of advantages and entropy."""
+    module = learner(target_kl=0.01, old_kl_coef=0.3, value_coef=2.0, entropy_coef=0.5)
+    batch = module.prepare(rollout(module))
+    first, _ = module.loss(batch)
+    assert module.steps_braked == 0
+    second, metrics = moved(module).loss(batch)
+    assert float(metrics["policy/approx_kl"]) > 0.01
+    expected = 2.0 * float(metrics["loss/value"]) + 0.3 * float(metrics["policy/approx_kl"])
+    assert float(second.detach()) == pytest.approx(expected, rel=1e-6)
+    assert module.steps_braked == 1
+    module.target_kl = None
+    assert float(module.loss(batch)[0].detach()) != pytest.approx(expected, rel=1e-3)
+
+
+def test_a_brake_without_a_divergence_takes_no_step():
+    """Nothing would pull the policy back: the value's loss, in shared adapters, might carry it on."""
+    module = learner(target_kl=0.01, old_kl_coef=0.0)
+    batch = module.prepare(rollout(module))
+    assert module.loss(batch) is not None
+    assert moved(module).loss(batch) is None
+    assert module.loss(module.prepare(rollout(module))) is not None
+
+
+def test_the_divergence_of_a_minibatch_is_that_of_its_turns():
+    """What a rollout with a single step tells of it, after it."""
+    module = learner(target_kl=None)
+    batch = module.prepare(rollout(module))
+    metrics = moved(module).loss(batch)[1]
+    assert float(module.divergence(batch).detach()) == pytest.approx(float(metrics["policy/approx_kl"]), rel=1e-9)
+    assert float(metrics["policy/approx_kl"]) > 0.01
 
 
 @pytest.mark.parametrize(

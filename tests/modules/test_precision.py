@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import lightning as L
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 
+from helpers.echo import EchoAgent
 from helpers.runs import checkpoint, lgym, scalars
 from lgym.cli import default_precision
-from lgym.models import LLMConfig
+from lgym.data import RolloutDataModule
+from lgym.models import LLMConfig, LoraSettings
+from lgym.modules import PPO
 
 
 @pytest.mark.parametrize(("precision", "gap"), [("32-true", 1e-4), ("bf16-true", 0.3), ("bf16-mixed", 0.3)])
@@ -16,6 +21,22 @@ def test_a_run_in_each_precision(tmp_path, model_folder, precision, gap):
     lgym("fit", tmp_path, model_folder, trainer__precision=precision, trainer__max_epochs=2)
     assert max(scalars(tmp_path)["policy/logprob_gap"].values()) < gap
     assert {tensor.dtype for tensor in checkpoint(tmp_path)["state_dict"].values()} == {torch.float32}
+
+
+def test_an_overflow_in_fp16_is_left_to_the_scaler(tmp_path, model_folder):
+    """Its first steps overflow until it has found its scale: that ended the run with "lower learning rate"."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60, growth_interval=10_000)
+    data = RolloutDataModule(env="Echo-v0", agent=EchoAgent(), num_envs=8, episodes_per_rollout=32, minibatch_size=1)
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=30, limit_val_batches=0, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, default_root_dir=tmp_path, plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+    )  # fmt: skip
+    llm = LLMConfig(model=str(model_folder), lora=LoraSettings(r=4), value_hidden_size=16)
+    module = PPO(llm=llm, value_warmup=0)
+    trainer.fit(module, data)
+    assert scaler.get_scale() < 2.0**60
+    assert trainer.callback_metrics["optim/steps"] > 0
+    assert any("lora_B" in name and float(p.abs().max()) > 0 for name, p in module.named_parameters())
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])

@@ -36,7 +36,7 @@ LIMITS = {"CandidatePolicy": {}, "GenerationPolicy": {"max_new_tokens": 3}, "Thi
     [("32-true", "{r: 4}", 1e-4), ("bf16-true", "{r: 4}", 0.3), ("bf16-mixed", "{r: 4}", 0.3), ("bf16-mixed", "null", 0.3)],
 )
 def test_plays_and_learns(tmp_path, model_folder, precision, lora, gap, policy, history):
-    """Under autocast keys come in fp32 and values in bf16, and some sums in bf16: what is kept of them did not fit together."""
+    """Under autocast keys come in fp32 and values in bf16, and some sums in bf16: they did not fit together."""
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(precision=precision, lora=lora, policy=policy, history=history), encoding="utf-8")
     limits = {f"model__init_args__policy__init_args__{name}": value for name, value in LIMITS[policy].items()}
