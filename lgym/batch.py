@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from heapq import heappop, heappush
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class Reply:
     """What a policy said, with the log-probability of every token at that time."""
 
     ids: tuple[int, ...]
-    """The tokens, in the order in which the model was fed them."""
+    """The tokens, in the order in which they came."""
 
     logprobs: tuple[float, ...]
     """Of each token, under the distribution that it was drawn from; 0 where it was not drawn."""
@@ -59,6 +60,9 @@ class Reply:
 
     choice: int = -1
     """Which of the context's candidates it came to; -1 for free text."""
+
+    fed_ids: tuple[int, ...] = ()
+    """Those of `ids` that later tokens stand behind; empty where all are."""
 
     @property
     def mask(self) -> tuple[bool, ...]:
@@ -112,8 +116,29 @@ class Rollout:
         return self.context_values[self.context_ids]
 
 
+class _Minibatched:
+    """Turns that are learned from in minibatches."""
+
+    rows: Tensor
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def weight(self) -> int:
+        """What its means count for, in turns: none where its scale is 0 and it only fills up a pass."""
+        return len(self) if self.scale else 0
+
+    def to(self, device: torch.device | str) -> Any:
+        """The same with its tensors on a device."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor | ReplyBatch)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class TurnBatch:
+class TurnBatch(_Minibatched):
     """Turns to learn from, with what was known when they were played. Sorted by context."""
 
     contexts: tuple[Context, ...]
@@ -132,17 +157,6 @@ class TurnBatch:
 
     imitated: ReplyBatch | None = None
     """Turns to imitate beside these."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def weight(self) -> int:
-        """What its means count for, in turns: none where its scale is 0 and it only fills up a pass."""
-        return len(self) if self.scale else 0
-
-    def to(self, device: torch.device | str) -> TurnBatch:
-        return _moved(self, device)
 
     def select(self, chosen: Sequence[int], scale: float) -> TurnBatch:
         """The turns of the `chosen` contexts, and only those contexts."""
@@ -164,21 +178,19 @@ class TurnBatch:
         )
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[TurnBatch]:
-        """One pass: the bundles of contexts in the given order, `size` contexts at a time, each with all its turns.
-
-        Every distinct prompt is so evaluated once a pass, however often it was met.
-        """
+        """One pass: the bundles of contexts, `size` contexts at a time, each with all its turns: so that every distinct
+        prompt is evaluated once a pass, however often it was met."""
         parts = self.parts(size, order)
         for part in parts:
             yield self.select(part, scale=self.scale * len(parts))
 
     def parts(self, size: int, order: Sequence[int]) -> list[list[int]]:
-        """The contexts of each minibatch of such a pass."""
-        return _filled(self.bundles, size, order)
+        """The contexts of each of its minibatches."""
+        return _filled(self.bundles, self.rows, size, order)
 
 
 @dataclass(frozen=True)
-class ReplyBatch:
+class ReplyBatch(_Minibatched):
     """Turns to learn from token by token; a choice between candidates is one token."""
 
     contexts: tuple[Context, ...]
@@ -197,17 +209,6 @@ class ReplyBatch:
 
     imitated: ReplyBatch | None = None
     """Turns to imitate beside these."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def weight(self) -> int:
-        """What its means count for, in turns: none where its scale is 0 and it only fills up a pass."""
-        return len(self) if self.scale else 0
-
-    def to(self, device: torch.device | str) -> ReplyBatch:
-        return _moved(self, device)
 
     def select(self, turns: Tensor, scale: float) -> ReplyBatch:
         """These turns, and only their contexts."""
@@ -241,10 +242,9 @@ class ReplyBatch:
             yield self.select(part, scale=self.scale * len(parts))
 
     def parts(self, size: int, order: Sequence[int]) -> list[Tensor]:
-        """The turns of each minibatch of such a pass."""
+        """The turns of each of its minibatches."""
         if not self.by_reply:
-            filled = _filled(self.bundles, size, order)
-            return [_turns_of(self.rows, torch.as_tensor(part, dtype=torch.int64))[0] for part in filled]
+            return [_turns_of(self.rows, torch.tensor(part))[0] for part in _filled(self.bundles, self.rows, size, order)]
         said: dict[int, dict[int, list[int]]] = {}
         for turn, (context, reply) in enumerate(zip(self.rows.tolist(), self._replies(), strict=True)):
             said.setdefault(context, {}).setdefault(reply, []).append(turn)
@@ -266,21 +266,18 @@ class ReplyBatch:
         return [numbers.setdefault(own, len(numbers)) for own in said]
 
 
-def _filled(bundles: Sequence[Sequence[int]], size: int, order: Sequence[int]) -> list[list[int]]:
-    """Bundles in the given order as minibatches of `size` contexts, or as many more as the last bundle has."""
-    parts: list[list[int]] = []
+def _filled(bundles: Sequence[Sequence[int]], rows: Tensor, size: int, order: Sequence[int]) -> list[list[int]]:
+    """Bundles in the given order as minibatches of `size` contexts, or as many more as the last bundle has. Each goes where
+    the fewest turns are yet: under gradient clipping, and with Adam, minibatches of few would count too much."""
+    turns = torch.bincount(rows, minlength=1).tolist()
+    parts: list[list[int]] = [[] for _ in range(-(-sum(map(len, bundles)) // size))]
+    open_parts = [(0, number) for number in range(len(parts))]
     for b in order:
-        if not parts or len(parts[-1]) >= size:
-            parts.append([])
-        parts[-1] += bundles[b]
-    return parts
-
-
-def _moved(batch: Any, device: torch.device | str) -> Any:
-    """A batch with its tensors on a device."""
-    parts = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor | ReplyBatch)}
-    return replace(batch, **{name: tensor.to(device) for name, tensor in tensors.items()})
+        held, number = heappop(open_parts)
+        parts[number] += bundles[b]
+        if len(parts[number]) < size:
+            heappush(open_parts, (held + sum(turns[context] for context in bundles[b]), number))
+    return [part for part in parts if part]
 
 
 def _turns_of(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

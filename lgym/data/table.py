@@ -148,7 +148,7 @@ class ReplyTable:
 
     def _said(self, number: int, reply: Reply) -> Said:
         answer = reply.text if reply.choice < 0 else self.contexts[number].candidates[reply.choice]
-        return Said(answer, reply.text, reply.ids, reply.ended)
+        return Said(answer, reply.text, reply.fed_ids or reply.ids, reply.ended)
 
     def _extend(self) -> None:
         self.contexts = list(self._numbers)

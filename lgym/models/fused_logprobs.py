@@ -52,6 +52,37 @@ def plain_token_logprobs(
         return logprobs[owners, tokens], -torch.linalg.vecdot(known.exp(), known)
 
 
+def fused_log_normalisers(hidden: Tensor, weight: Tensor) -> Tensor:
+    """[K] logs of the softmax's denominators over the vocabulary, of [K, H] hidden states behind a frozen head [V, H]; at
+    least fp32.
+
+    d normaliser / d hidden = Σ_v p_v W[v]
+    """
+    return _LogNormalisers.apply(hidden, weight)
+
+
+class _LogNormalisers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        normalisers = hidden.new_empty(len(hidden), dtype=precise)
+        expected = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        for start in range(0, len(hidden), STATES_AT_ONCE):
+            part = slice(start, start + STATES_AT_ONCE)
+            logits = (hidden[part] @ weight.T).to(precise)
+            normalisers[part] = logits.logsumexp(-1)
+            if expected is not None:
+                expected[part] = (logits - normalisers[part, None]).exp_().to(weight.dtype) @ weight
+        ctx.save_for_backward(expected)
+        return normalisers
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        (expected,) = ctx.saved_tensors
+        return grad.to(expected.dtype)[:, None] * expected, None
+
+
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(

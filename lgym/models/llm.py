@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.float32 import keep_dtypes
-from lgym.models.fused_logprobs import fused_token_logprobs, plain_token_logprobs
+from lgym.models.fused_logprobs import fused_log_normalisers, fused_token_logprobs, plain_token_logprobs
 from lgym.models.limits import context_length
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.tree_attention import Layout, Tree
@@ -25,12 +25,9 @@ SHORTEST_SHARED_PREFIX = 4
 class ValueHeadLLM(nn.Module):
     """A causal language model with a value head.
 
-    `hidden_states` computes what the sequences of a batch share only once, with gradient, in the best of three layouts
-    that the model can do:
-
-    - `tree`: the common prefix and every packed row in one row of tokens, with an attention of our own;
-    - `rows`: the prefix in one row, of which every packed row takes the keys and values;
-    - `whole`: every sequence by itself, for models that can do neither.
+    `hidden_states` computes what sequences share once, with gradient, in the best layout that the model can do: `tree`, the
+    common prefix and every packed row in one row of tokens, with an attention of our own; `rows`, the prefix in one row, of
+    which every packed row takes the keys and values; `whole`, every sequence by itself.
 
     Precision is settled when the model is built: moving it changes the device, never the dtype, so that Lightning's
     `bf16-true` rounds neither adapters nor rotary frequencies.
@@ -41,8 +38,7 @@ class ValueHeadLLM(nn.Module):
     ) -> None:
         """
         Args:
-            model: a causal model of transformers, with or without peft adapters.
-            tokenizer: its tokenizer.
+            model: a causal model of transformers, with or without peft adapters; and its `tokenizer`.
             name: what the user calls it.
             value_hidden_size: width of the value head; `None` for a model without one, whose values are NaN.
             use_cache: whether a common prefix may be run by itself and its keys and values kept.
@@ -81,6 +77,13 @@ class ValueHeadLLM(nn.Module):
         super()._apply(keep_dtypes(fn), recurse)
         return self
 
+    def train(self, mode: bool = True) -> ValueHeadLLM:
+        """As of any module, but for 8-bit layers: a CPU multiplies otherwise while they train, as another policy would."""
+        super().train(mode)
+        for module in self.modules():
+            module.training |= type(module).__name__ == "Linear8bitLt"
+        return self
+
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Within, the model is the one that training started from: the adapters are switched off.
@@ -99,8 +102,7 @@ class ValueHeadLLM(nn.Module):
 
     @contextmanager
     def fixed(self) -> Iterator[None]:
-        """Within, the weights do not change: a prefix is kept from one call to the next that begins with it, and so are
-        conversations. Within another `fixed` they are kept on."""
+        """Within, the weights do not change: a prefix and conversations are kept from call to call, on within another too."""
         outermost, self._remembers = not self._remembers, True
         try:
             yield
@@ -109,7 +111,7 @@ class ValueHeadLLM(nn.Module):
                 self._remembers, self._remembered, self.pasts = False, ((), None), []
 
     def keep(self, pasts: Sequence[Any]) -> None:
-        """The `Past` of each conversation that may go on, in place of those kept before; nothing unless `fixed`."""
+        """Takes the `Past` of each conversation that may go on in place of those kept before; nothing unless `fixed`."""
         self.pasts = [past for past in pasts if past is not None] if self._remembers else []
 
     def hidden_states(
@@ -123,8 +125,7 @@ class ValueHeadLLM(nn.Module):
             row_length: places of a packed row.
 
         Returns:
-            [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows of them that are its
-            own, the first being that of the prompt's last token.
+            [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows that are its own.
         """
         prefix, packed = self.share_out(sequences, prompt_lengths, row_length=row_length)
         if not self._shares:
@@ -177,8 +178,7 @@ class ValueHeadLLM(nn.Module):
 
     def count(self, tokens: int) -> None:
         """Keeps account of tokens computed without padding."""
-        self.tokens_computed += tokens
-        self.places_computed += tokens
+        self.tokens_computed, self.places_computed = self.tokens_computed + tokens, self.places_computed + tokens
 
     def run_tree(self, prefix: Path, packed: PackedRows, within: Callable[[Tree], Layout] = lambda tree: tree) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, which is run in the same pass, or while the weights are
@@ -261,6 +261,8 @@ class ValueHeadLLM(nn.Module):
 
     def log_normalisers(self, hidden: Tensor) -> Tensor:
         """[B, H] to [B]: the log of the softmax's denominator over the whole vocabulary, at least fp32."""
+        if self._plain_head(hidden):
+            return fused_log_normalisers(hidden, self.causal_lm.get_output_embeddings().weight)
         return self.logits(hidden).logsumexp(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -271,20 +273,18 @@ class ValueHeadLLM(nn.Module):
     def token_logprobs(
         self, hidden: Tensor, owners: Tensor, tokens: Tensor, *, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [n] of tokens over the whole vocabulary, and entropies [K] of the states they were drawn behind.
+        """Log-probabilities [n] of tokens over the whole vocabulary, and entropies [K] of the states [K, H] that they were
+        drawn behind: `owners` [n] are the states' numbers. Arguments as of `fused_token_logprobs`."""
+        if self._plain_head(hidden):
+            weight = self.causal_lm.get_output_embeddings().weight
+            return fused_token_logprobs(hidden, weight, owners, tokens, temperature, entropy_gradient=entropy_gradient)
+        return plain_token_logprobs(self.logits(hidden), owners, tokens, temperature, entropy_gradient=entropy_gradient)
 
-        Args:
-            hidden: [K, H].
-            owners: [n] int64, the state of each token.
-            tokens: [n] int64.
-            temperature: of the softmax.
-            entropy_gradient: whether entropies have one.
-        """
+    def _plain_head(self, hidden: Tensor) -> bool:
+        """Whether logits are no more than hidden states times frozen weights."""
         head = self.causal_lm.get_output_embeddings()
         plain = not head.weight.requires_grad and getattr(head, "bias", None) is None and type(head) is nn.Linear
-        if plain and self._softcap is None and not torch.is_autocast_enabled(hidden.device.type):
-            return fused_token_logprobs(hidden, head.weight, owners, tokens, temperature, entropy_gradient=entropy_gradient)
-        return plain_token_logprobs(self.logits(hidden), owners, tokens, temperature, entropy_gradient=entropy_gradient)
+        return plain and self._softcap is None and not torch.is_autocast_enabled(hidden.device.type)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], in the model's precision."""

@@ -6,7 +6,7 @@ import warnings
 from contextlib import suppress
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.tree_attention import restore_attention, use_tree_attention
@@ -15,8 +15,11 @@ PROBE_PROMPT = 6
 PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
 """Two sequences with a prompt in common, on which layouts are compared."""
 
-LARGEST_LAYOUT_GAP = 0.5
-"""In nats; what rounding to bf16 in another order may come to."""
+LAYOUT_GAPS = {torch.bfloat16: 0.5, torch.float16: 0.1}
+"""In nats: what rounding in another order may come to."""
+
+LARGEST_LAYOUT_GAP = 1e-3
+"""The same in wider precisions."""
 
 
 @torch.no_grad()
@@ -29,19 +32,23 @@ def settle_layout(llm: ValueHeadLLM) -> None:
         ValueError: if that differs too, so that this model scales its logits in a way of its own.
     """
     own = _own_logprobs(llm)
-    with suppress(KeyError, ValueError):
-        use_tree_attention(llm.causal_lm)
-        llm.layout = "tree"
-        if _layout_gap(llm, own) <= LARGEST_LAYOUT_GAP:
+    limit = _largest_gap(llm)
+    if not any(
+        isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules()
+    ):  # reads its neighbours, whoever they are
+        with suppress(KeyError, ValueError):
+            use_tree_attention(llm.causal_lm)
+            llm.layout = "tree"
+            if _layout_gap(llm, own) <= limit:
+                return
+        restore_attention(llm.causal_lm)
+        llm.layout = "rows"
+        if _layout_gap(llm, own) <= limit:
             return
-    restore_attention(llm.causal_lm)
-    llm.layout = "rows"
-    if _layout_gap(llm, own) <= LARGEST_LAYOUT_GAP:
-        return
     llm.layout = "whole"
     gap = _layout_gap(llm, own)
     kind = llm.causal_lm.config.model_type
-    if gap > LARGEST_LAYOUT_GAP:
+    if gap > limit:
         raise ValueError(
             f"{llm.name}: log-probabilities computed by lgym differ from the model's own by {gap:.2g}. Its "
             f"architecture ({kind}) scales its logits in a way of its own; please report it."
@@ -50,6 +57,13 @@ def settle_layout(llm: ValueHeadLLM) -> None:
         f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more slowly.",
         stacklevel=2,
     )
+
+
+def _largest_gap(llm: ValueHeadLLM) -> float:
+    """By the coarsest precision that it computes in: quantized weights are multiplied in 8 bits or bf16."""
+    if getattr(llm.causal_lm, "is_quantized", False):
+        return LAYOUT_GAPS[torch.bfloat16]
+    return LAYOUT_GAPS.get(llm.causal_lm.get_input_embeddings().weight.dtype, LARGEST_LAYOUT_GAP)
 
 
 def _own_logprobs(llm: ValueHeadLLM) -> list[Tensor]:

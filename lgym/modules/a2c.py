@@ -5,9 +5,8 @@ from __future__ import annotations
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
-from lgym.functional import gae, whiten
+from lgym.functional import gae
 from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.describe import describe
@@ -15,6 +14,7 @@ from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.pooled import explained
 from lgym.modules.settings import require_discounts, require_scales
 from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
+from lgym.modules.whitening import whitened
 from lgym.policies import GenerationPolicy
 
 
@@ -81,7 +81,7 @@ class A2C(PolicyLearner):
         )
         self.rollout_metrics["value/explained_variance"] = explained(values[mask], returns[mask])
         chosen = advantages[mask]
-        chosen = ranks.jointly(whiten, chosen) if self.whiten_advantages else chosen * self.reward_scale
+        chosen = whitened(rollout, chosen) if self.whiten_advantages else chosen * self.reward_scale
         return self.objective.credited(batch, chosen, returns[mask])
 
     def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:

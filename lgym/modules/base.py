@@ -43,7 +43,7 @@ class PolicyLearner(L.LightningModule, ABC):
     """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
 
     has_critic = True
-    """Whether a value is learned; without one the model has no value head."""
+    """Whether it learns values; otherwise the model has no value head."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class PolicyLearner(L.LightningModule, ABC):
             )
             return self._skipped()
         self._contributed = True
-        if batch_idx == 0 and self.trainer.is_last_batch:
-            metrics.pop("policy/approx_kl", None)  # 0 before the only step: `on_train_batch_end` tells what it did
+        if batch_idx == 0 and self.trainer.is_last_batch:  # before the only step; `on_train_batch_end` tells what that did
+            metrics.pop("policy/approx_kl", None)
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
         return loss + self.nothing()
 
@@ -205,17 +205,17 @@ class PolicyLearner(L.LightningModule, ABC):
         if not gradients:
             return
         norm = nn.utils.get_total_norm(gradients)
-        if not torch.isfinite(norm):
-            if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
-                return  # fp16's gradient scaler takes no step, and scales less: that is how it finds its scale
+        if torch.isfinite(norm) and norm > 0:
+            self._steps += 1
+            self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
+        elif norm == 0:
+            optimizer.zero_grad(set_to_none=True)  # nothing was learned, and momentum alone would move the policy
+        elif getattr(self.trainer.precision_plugin, "scaler", None) is None:  # else fp16's scaler takes no step, by itself
+            optimizer.zero_grad(set_to_none=True)
             self._fail(
                 f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken",
                 "Resume with a lower learning rate.",
             )
-            optimizer.zero_grad(set_to_none=True)
-            return
-        self._steps += 1
-        self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
 
     def _fail(self, what: str, way_out: str) -> None:
         """Ends the run; where somebody guards it, only the learning from the rollout in hand."""

@@ -15,7 +15,6 @@ from lgym.functional import (
     gae,
     ppo_clip_loss,
     value_loss,
-    whiten,
 )
 from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, PolicyLearner
@@ -31,6 +30,7 @@ from lgym.modules.settings import (
     require_scales,
     require_weights,
 )
+from lgym.modules.whitening import whitened
 from lgym.policies import CandidatePolicy
 
 
@@ -141,7 +141,7 @@ class PPO(PolicyLearner):
         assert rollout.candidate_logprobs is not None
         order = rollout.context_ids[mask].argsort(stable=True)
         chosen = advantages[mask]
-        chosen = ranks.jointly(whiten, chosen) if self.whiten_advantages else chosen * self.reward_scale
+        chosen = whitened(rollout, chosen) if self.whiten_advantages else chosen * self.reward_scale
         return TurnBatch(
             contexts=rollout.contexts,
             bundles=bundles_of(rollout),

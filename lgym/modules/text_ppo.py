@@ -8,9 +8,8 @@ import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from lgym import ranks
 from lgym.batch import ReplyBatch, Rollout
-from lgym.functional import gae, whiten
+from lgym.functional import gae
 from lgym.models import LLMConfig
 from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
 from lgym.modules.credit import token_grid, turn_grid
@@ -19,6 +18,7 @@ from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.pooled import explained
 from lgym.modules.settings import require_counts, require_discounts, require_scales
 from lgym.modules.tokens import CLIPPED, TokenLoss, TokenObjective, require_one_of
+from lgym.modules.whitening import whitened
 from lgym.policies import GenerationPolicy
 
 Credit = Literal["turn", "token"]
@@ -101,7 +101,7 @@ class TextPPO(PolicyLearner):
         )
         advantages, returns, values = (x[grid.real] for x in (advantages, returns, grid.values))
         self.rollout_metrics["value/explained_variance"] = explained(values, returns)
-        advantages = ranks.jointly(whiten, advantages) if self.whiten_advantages else advantages * self.reward_scale
+        advantages = whitened(rollout, advantages) if self.whiten_advantages else advantages * self.reward_scale
         if self.credit == "token":
             mask = self.objective.in_time(batch.mask)
             advantages, returns = (torch.zeros(mask.shape).masked_scatter(mask, x) for x in (advantages, returns))

@@ -2,8 +2,10 @@
 
 pi(text, c | prompt) = product over the text's tokens of  softmax(logits / temperature)[token]  *  pi(c | prompt, text, cue)
 
-The cue, such as a new line and "Answer: ", is put behind the text; it is nobody's choice and learns nothing. The candidates'
-distribution is that of `CandidatePolicy` there. No action can be invalid, and both text and choice are trained.
+The cue, such as a new line and "Answer: ", is put behind the text; it is nobody's choice and learns nothing. A token that
+ends the turn ends the text: it is drawn and learned, and the cue takes its place, since behind the end of a turn nobody
+answers. The candidates' distribution is that of `CandidatePolicy` there. No action can be invalid, and both text and choice
+are trained.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from lgym.models.packing import Path
 from lgym.models.past import Past
 from lgym.policies.choice import Choice, Normalisation
 from lgym.policies.generation import as_texts
-from lgym.policies.writing import Writer, make_generator, prompt_values, token_likelihoods
+from lgym.policies.writing import Writer, make_generator, prompt_values, stop_ids, token_likelihoods
 
 
 class ThinkPolicy(nn.Module):
@@ -66,6 +68,8 @@ class ThinkPolicy(nn.Module):
             share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
         """
         super().__init__()
+        if not cue:
+            raise ValueError("cue is empty; it must have some text, such as a new line, for the choice to stand behind.")
         sampling = Sampling(temperature, top_k, top_p)
         self.writer = Writer(max_think_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.choice = Choice(normalisation, choice_temperature)
@@ -91,6 +95,10 @@ class ThinkPolicy(nn.Module):
     @property
     def cue_ids(self) -> Path:
         return tuple(self.llm.tokenizer(self.cue, add_special_tokens=False)["input_ids"])
+
+    def _fed(self, thought: Path) -> Path:
+        """What of a thought the cue stands behind."""
+        return thought[:-1] if thought and thought[-1] in stop_ids(self.llm) else thought
 
     @torch.no_grad()
     def reply(self, contexts: Sequence[Context], seed: int | None, *, going_on: bool = True) -> tuple[list[Reply], Tensor]:
@@ -129,15 +137,15 @@ class ThinkPolicy(nn.Module):
         """Of the tokens of each text, and of the choice at its candidate's first token; differentiable."""
         owners = [batch.contexts[row] for row in batch.rows.tolist()]
         at_choice = [int(own.nonzero().max()) for own in batch.mask]  # the choice is the last that was drawn
-        bodies = [
-            owner.prompt_ids + reply[:place] for owner, reply, place in zip(owners, batch.replies, at_choice, strict=True)
-        ]
+        cue = self.cue_ids
+        thoughts = [reply[: place - len(cue)] for reply, place in zip(batch.replies, at_choice, strict=True)]
+        bodies = [owner.prompt_ids + self._fed(own) + cue for owner, own in zip(owners, thoughts, strict=True)]
         ends = self.choice.sequences(owners)
         sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
         lengths = [len(owner.prompt_ids) for owner, own in zip(owners, ends, strict=True) for _ in own]
         states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
         rows = iter(index)
-        places = [[next(rows) for _ in own] for own in ends]
+        places = [[self._before_each(next(rows), thought) for _ in own] for own, thought in zip(ends, thoughts, strict=True)]
         chosen = torch.zeros_like(batch.mask)
         chosen[torch.arange(len(batch)), torch.tensor(at_choice, device=chosen.device)] = True
         said = token_likelihoods(
@@ -159,6 +167,12 @@ class ThinkPolicy(nn.Module):
             entropy=said.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
         )
 
+    def _before_each(self, rows: Sequence[int], thought: Path) -> list[int]:
+        """The rows of hidden states before each token of a reply, from those behind each that is fed: a token that ended the
+        thought and the cue's first token come behind the same one."""
+        end = len(self._fed(thought))
+        return [*rows[: end + 1], *rows[end if end < len(thought) else end + 1 :]]
+
     def _choices(self, answered: Sequence[tuple[Context, int]], written: Written) -> Tensor:
         """[S, C] log-probabilities of each context's candidates behind the reply of that number and the cue, on the CPU."""
         starts = range(0, len(answered), self.writer.at_once)
@@ -172,14 +186,14 @@ class ThinkPolicy(nn.Module):
         replies = [written.replies[row] for row in rows]
         ends = self.choice.sequences(contexts)
         if written.past is None:
-            bodies = [c.prompt_ids + reply.ids + self.cue_ids for c, reply in zip(contexts, replies, strict=True)]
+            bodies = [c.prompt_ids + self._fed(r.ids) + self.cue_ids for c, r in zip(contexts, replies, strict=True)]
             sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
             lengths = [len(body) for body, own in zip(bodies, ends, strict=True) for _ in own]
             states, index = self.llm.hidden_states(sequences, lengths, row_length=self.writer.row_length)
             of_ends = iter(index)
             places = [[next(of_ends) for _ in own] for own in ends]
         else:
-            tails = [reply.ids[-1:] + self.cue_ids for reply in replies]
+            tails = [self._fed(reply.ids[-1:]) + self.cue_ids for reply in replies]
             states, places = _continued(self.llm, written.past, rows, tails, ends)
         return self.choice.logprobs(self.llm, contexts, states, places).cpu()
 
@@ -196,6 +210,7 @@ class ThinkPolicy(nn.Module):
             text=reply.text + self.cue + context.candidates[choice],
             drawn=drawn,
             choice=choice,
+            fed_ids=self._fed(reply.ids) + self.cue_ids + candidate,
         )
 
 

@@ -169,7 +169,15 @@ SETTINGS = st.builds(
 def test_the_losses_of_a_pass_average_to_the_rollouts(rollout, size, seed, settings, with_values, some_teach_nothing):
     """Token by token in a plain loop over the rollout; a reply that several turns gave is asked of the policy once."""
     policy = Oracle()
-    learner = SimpleNamespace(policy=policy, llm_config=None, imitate=lambda *_: None, rollout_metrics={}, taught=[])
+    learner = SimpleNamespace(
+        policy=policy,
+        llm_config=None,
+        imitate=lambda *_: None,
+        rollout_metrics={},
+        taught=[],
+        warming_up=False,
+        reward_scale=1.0,
+    )
     objective = TokenObjective(learner, settings, value_coef=0.5)
     batch, _ = objective.begin(rollout)
     count = int(rollout.mask.sum())

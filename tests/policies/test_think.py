@@ -97,10 +97,12 @@ def test_a_reply_is_text_cue_and_candidate():
 def test_the_choice_is_the_models_own_behind_the_text():
     """By the transformers model alone: the sum over each candidate's tokens, renormalised."""
     acting = policy()
-    rows, replies = replies_of(acting, LONG)
+    rows, replies = replies_of(acting, LONG, count=64)
+    assert any(reply.ended for reply in replies)
     for row, reply in zip(rows, replies, strict=True):
         at = max(i for i, drawn in enumerate(reply.mask) if drawn)
-        before = LONG[row].prompt_ids + reply.ids[:at]
+        before = LONG[row].prompt_ids + reply.fed_ids[: -len(LONG[row].candidate_ids[reply.choice])]
+        assert acting.llm.tokenizer.eos_token_id not in before
         scores = []
         for ids in LONG[row].candidate_ids:
             logits = acting.llm.causal_lm(input_ids=torch.tensor([before + ids])).logits[0, len(before) - 1 : -1]
@@ -126,6 +128,27 @@ def test_text_and_choice_learn_and_the_cue_does_not():
         total = total + logits[at, options].log_softmax(-1)[reply.choice]
     for one, plain in zip(ours, torch.autograd.grad(total, parameters), strict=True):
         torch.testing.assert_close(one, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_a_token_that_ends_the_turn_is_learned_and_not_fed():
+    """The cue stood behind the end of a turn, where no model has seen anybody answer, and the text was not what was fed."""
+    acting = policy()
+    own, end, cue = LONG[0], acting.llm.tokenizer.eos_token_id, acting.cue_ids
+    thought = tuple(acting.llm.tokenizer.encode("hm"))
+    reply = acting.demonstrated(own, "", (*thought, end, *cue, *own.candidate_ids[1]), 1)
+    assert reply.ids == (*thought, end, *cue, *own.candidate_ids[1])
+    assert reply.fed_ids == (*thought, *cue, *own.candidate_ids[1])
+    likely = acting.likelihoods(batch_of(LONG, [0], [reply]))
+
+    def logprobs(ids):
+        return acting.llm.causal_lm(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+
+    behind = own.prompt_ids + thought
+    assert float(likely.logprobs[0, 2]) == pytest.approx(float(logprobs(behind)[-1, end]), abs=1e-5)
+    before = behind + cue
+    scores = [logprobs(before + ids)[len(before) - 1 : -1][range(len(ids)), list(ids)].sum() for ids in own.candidate_ids]
+    at = len(thought) + 1 + len(cue)
+    assert float(likely.logprobs[0, at]) == pytest.approx(float(torch.stack(scores).log_softmax(-1)[1]), abs=1e-5)
 
 
 def test_a_stop_text_ends_the_thinking():
