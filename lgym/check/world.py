@@ -53,6 +53,9 @@ class RandomPlay:
     longest: list[tuple[str, str]] = field(default_factory=list)
     """The longest episode's observations and answers."""
 
+    truncated: int = 0
+    """Episodes that a time limit ended, and not the game."""
+
     seconds: float = 0.0
 
     @property
@@ -118,7 +121,7 @@ def _episode(
     env.action_space.seed(seed)
     shown: deque[tuple[str, str]] = deque(maxlen=None if history == "full" else history)
     turns: list[tuple[str, str]] = []
-    total, over, past = 0.0, False, 0
+    total, over, past, terminated, truncated = 0.0, False, 0, False, False
     while not over and (time.perf_counter() < deadline or not play.distinct):
         question = ask(agent, observation, info)
         play.questions.setdefault(question)
@@ -133,6 +136,7 @@ def _episode(
     if over:
         play.returns.append(total)
         play.lengths.append(len(turns))
+        play.truncated += bool(truncated and not terminated)
     if len(turns) > len(play.longest):
         play.longest = turns
 
