@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """One question to the policy: a prompt and the answers it may give. Compared by identity, so that a dict of
-    contexts costs nothing; whoever makes them sees to it that equal ones are the same object."""
+    """One question to the policy: a prompt and the answers it may give. Two are equal that ask the same tokens, whoever made
+    them and when; a dict of contexts is quick where equal ones are the same object, and right where they are not."""
 
     prompt_ids: tuple[int, ...]
     """The rendered prompt, up to the token after which the agent acts."""
@@ -36,6 +37,22 @@ class Context:
     observation_text: str
     """The observation as the agent wrote it, or what the model read of it."""
     shortened: bool = False  # whether that is not the whole
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Context):
+            return self is other
+        return (self.prompt_ids, self.candidate_ids, self.candidates) == (
+            other.prompt_ids,
+            other.candidate_ids,
+            other.candidates,
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # of numbers alone: that of texts is another one in every process
+        return hash((self.prompt_ids, self.candidate_ids))
 
 
 @dataclass(frozen=True)
