@@ -88,7 +88,7 @@ class RolloutDataModule(L.LightningDataModule):
                 compare. A divisor of episodes_per_rollout.
             refill_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
-                the model's context is left out, the oldest first.
+                the model's context is left out, the older half of it at once.
             max_observation_tokens: of one observation: the middle of a longer one is left out, and counted. null is as many
                 as the model's context leaves beside the system prompt.
             working_memory: shows the last turns of the episode above each observation, as the agent's `summarise` and
