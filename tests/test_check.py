@@ -285,6 +285,32 @@ def test_how_the_seed_is_tried():
     assert "reset with seed" in seed_fault(LuckyEnv, EchoAgent(), range(3))
 
 
+class GuessEnv(gymnasium.Env):
+    """Pays 1 for guessing a coin that falls afterwards."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(1), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, float(action == int(self.np_random.integers(2))), True, False, {}
+
+
+class SilentAgent(EchoAgent):
+    """Offers nothing to choose from."""
+
+    actions = ()
+
+
+def test_random_play_does_not_know_the_dice():
+    """Catches actions drawn from the number that the environment is reset with: they would guess every coin. 400 coins,
+    200 expected, 10 their standard error."""
+    play = play_at_random(GuessEnv, SilentAgent(), history=0, episodes=400, turns=0, seed=0)
+    assert 160 <= sum(play.returns) <= 240
+
+
 def test_random_play_counts_prompts_with_their_history():
     """Three words alone; with a turn before, 3 x 3 answers x 3 words and the 3 first turns; whole episodes more."""
     env = {"make_env": lambda: EchoEnv(turns=3), "agent": EchoAgent(), "episodes": 300, "turns": 0, "seed": 0}

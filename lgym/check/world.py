@@ -14,6 +14,7 @@ import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.data.questions import action_of, offered
+from lgym.data.seeds import stream
 
 SECONDS = 4.0  # of random play at most
 SAME_TURNS = 20  # played with either of two environments
@@ -93,7 +94,8 @@ def play_at_random(
         seed: reset seed of the first episode.
         seconds: no episode is begun after these, and none goes on.
     """
-    env, rng, play = make_env(), np.random.default_rng(seed), RandomPlay()
+    env, rng, play = make_env(), np.random.default_rng(stream(seed, "fit", "actions")), RandomPlay()
+    env.action_space.seed(int(rng.integers(2**31)))  # not what any episode is reset with
     prompts: set[Any] = set()
     started = time.perf_counter()
     try:
@@ -118,7 +120,6 @@ def _episode(
     deadline: float,
 ) -> None:
     observation, info = env.reset(seed=seed)
-    env.action_space.seed(seed)
     shown: deque[tuple[str, str]] = deque(maxlen=None if history == "full" else history)
     turns: list[tuple[str, str]] = []
     total, over, past, terminated, truncated = 0.0, False, 0, False, False
