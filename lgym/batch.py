@@ -12,18 +12,17 @@ Every tensor here lives on the CPU in fp32, int64 or bool until `to(device)` mov
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Context:
-    """One question to the policy: a prompt and the answers it may give. Two are equal that ask the same tokens, whoever made
-    them and when; a dict of contexts is quick where equal ones are the same object, and right where they are not."""
+    """One question to the policy: a prompt and the answers it may give. Two are equal that ask the same, whoever made
+    them and when."""
 
     prompt_ids: tuple[int, ...]
     """The rendered prompt, up to the token after which the agent acts."""
@@ -34,25 +33,9 @@ class Context:
     candidates: tuple[str, ...]
     """The candidates as the agent wrote them."""
 
-    observation_text: str
+    observation_text: str = field(compare=False)
     """The observation as the agent wrote it, or what the model read of it."""
-    shortened: bool = False  # whether that is not the whole
-
-    def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Context):
-            return self is other
-        return (self.prompt_ids, self.candidate_ids, self.candidates) == (
-            other.prompt_ids,
-            other.candidate_ids,
-            other.candidates,
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # of numbers alone: that of texts is another one in every process
-        return hash((self.prompt_ids, self.candidate_ids))
+    shortened: bool = field(default=False, compare=False)  # whether that is not the whole
 
 
 @dataclass(frozen=True)

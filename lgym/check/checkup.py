@@ -104,7 +104,8 @@ class Checkup:
         fault = seed_fault(data.make_env, data.agent, range(data.seed, data.seed + SEEDS))
         self.findings += world_findings(data, self.random, fault)
         if hasattr(self.module, "gae_lambda"):  # generalized advantage estimation bootstraps on values; nothing else does
-            finding = discount_finding(self.module.gamma, self.random, data.turns_per_rollout)
+            gamma: Any = self.module.gamma
+            finding = discount_finding(gamma, self.random, data.turns_per_rollout)
             self.findings += [] if finding is None else [finding]
         show_world(data, self.random, fault)
         self.record |= {"env": data.env, "agent": type(data.agent).__name__, "seed_honoured": fault is None}

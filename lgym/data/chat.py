@@ -12,8 +12,8 @@ from lgym.plain_text import MARK, PlainText, fitting, shortened, well_formed
 from lgym.types import Message
 
 CACHED_TOKENS = 10_000_000
-"""Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew, in the middle of a
-rollout too: contexts are equal by what they ask, so that nothing but time is lost."""
+"""Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew, in the middle of
+a rollout too: contexts are equal by what they ask, so that nothing but time is lost."""
 
 CHARACTERS_PER_TOKEN = 10
 """An observation is cut to so many characters for each token of the model's context before anything is encoded."""

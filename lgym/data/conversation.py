@@ -19,8 +19,8 @@ class Conversation:
     Append-only: what the model was fed and what it said stay the tokens that they were, and the next prompt is these with
     the template's text for what is new behind them. Where that is not what the template makes of the conversation (it trims
     replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and encoded
-    anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn after another,
-    no prompt would go on from the one before, and each would be computed from its first token.
+    anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn after the
+    other, no prompt would go on from the one before, and each would be computed from its first token.
     """
 
     def __init__(self, builder: ContextBuilder, history: History) -> None:

@@ -78,5 +78,5 @@ def _fingerprint(policy: torch.nn.Module) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for p in policy.parameters():
         if p.requires_grad:
-            digest.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+            digest.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()
