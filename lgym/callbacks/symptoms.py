@@ -126,7 +126,9 @@ class Watch:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.right, self.highest = set(state["right"]), dict(state["highest"])
-        self.best, self.range = (None if pair is None else (pair[0], pair[1]) for pair in (state["best"], state.get("range")))
+        self.best, self.range = (
+            None if pair is None else (pair[0], pair[1]) for pair in (state["best"], state.get("range"))
+        )
 
 
 def mean_return(metrics: Mapping[str, float]) -> tuple[float, float] | None:
