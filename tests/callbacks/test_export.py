@@ -14,7 +14,6 @@ from helpers import tiny
 from helpers.runs import lgym
 from lgym.callbacks.export import base_of, model_card
 
-
 CONFIG = """
 trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 1, limit_val_batches: 0}
 model: {class_path: lgym.modules.PPO, init_args: {llm: {lora: %s}}}
