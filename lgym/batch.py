@@ -12,7 +12,7 @@ Every tensor here lives on the CPU in fp32, int64 or bool until `to(device)` mov
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Context:
-    """One question to the policy: a prompt and the answers it may give. Compared by identity, so that a dict of
-    contexts costs nothing; whoever makes them sees to it that equal ones are the same object."""
+    """One question to the policy: a prompt and the answers it may give. Two are equal that ask the same, whoever made
+    them and when."""
 
     prompt_ids: tuple[int, ...]
     """The rendered prompt, up to the token after which the agent acts."""
@@ -34,9 +34,9 @@ class Context:
     candidates: tuple[str, ...]
     """The candidates as the agent wrote them."""
 
-    observation_text: str
+    observation_text: str = field(compare=False)
     """The observation as the agent wrote it, or what the model read of it."""
-    shortened: bool = False  # whether that is not the whole
+    shortened: bool = field(default=False, compare=False)  # whether that is not the whole
 
 
 @dataclass(frozen=True)

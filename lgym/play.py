@@ -16,6 +16,7 @@ from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
 from lgym.data import RolloutDataModule
 from lgym.data.questions import action_of, offered
+from lgym.data.seeds import stream
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.modules import PolicyLearner
@@ -109,7 +110,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, show: Show, *, greedy:
     stage = Stage(data, show)
     agent, builder, recall = data.agent_of("predict"), data.context_builder("predict"), data.recall("predict")
     slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, recall=recall)
-    rng = None if greedy else np.random.default_rng(show.seed)
+    rng = None if greedy else np.random.default_rng(stream(show.seed, "predict", "actions"))
     say(harmless(agent.system_prompt))
     policy: Any
     with module.acting() as policy, stage.open():

@@ -22,6 +22,17 @@ def rollout(texts, ids, episodes, mask=None):
     return SimpleNamespace(contexts=contexts(*texts), context_ids=ids, episode_ids=torch.tensor(episodes), mask=mask)
 
 
+def test_contexts_are_equal_by_what_they_ask():
+    """Not by who made them: a dict finds a question that was forgotten and made anew. Other tokens, or other candidates, are
+    another question; how the observation reads is not asked."""
+    one = Context((1, 2), ((3,),), ("a",), "here")
+    assert {one: 1}[Context((1, 2), ((3,),), ("a",), "HERE", shortened=True)] == 1
+    for other in (((1,), ((3,),), ("a",)), ((1, 2), ((4,),), ("a",)), ((1, 2), ((3,),), ("b",)), ((1, 2), (), ())):
+        assert Context(*other, "here") != one
+        assert Context(*other, "here") not in {one: 1}
+    assert one != "here"
+
+
 def test_prompts_that_do_not_go_on_stay_alone():
     assert bundles_of(rollout(["a", "b", "c"], [[2, 0], [0, 1]], [[0, 0], [1, 1]])) == ((0,), (1,), (2,))
 

@@ -253,6 +253,22 @@ def test_constant_words_and_equal_returns_are_warnings(checked):
     assert "returned 0: there is nothing to tell good from bad by" in said
 
 
+def test_truncation_without_a_discount_is_a_warning(checked, grouped):
+    """Values bootstrapped at the cut have no fixed point then. With a discount, without a cut, or without a critic, nothing
+    is wrong; who never heard of it would look for the drift for days."""
+    counting = {"data__env": "Counting-v0", "data__agent": "helpers.echo.CountingAgent", "data__max_episode_steps": 5}
+    undiscounted = {"model__init_args__gamma": 1.0}
+    status, said = checked(**counting, **undiscounted)
+    assert status == 0
+    assert "warning: gamma is 1 and 50 of 50 episodes, played at random, were truncated" in said
+    assert "gamma: 0.99" in said
+    by_turns = {"data__episodes_per_rollout": None, "data__turns_per_rollout": 32}
+    assert "gamma is 1 and data.turns_per_rollout is 32" in checked(**by_turns, **undiscounted)[1]
+    assert "gamma is" not in checked(**counting, model__init_args__gamma=0.99)[1]
+    assert "gamma is" not in checked(**undiscounted)[1]  # every episode of Echo ends by itself
+    assert "gamma is" not in checked(config=grouped, data__group_size=4, **counting)[1]  # GRPO has no critic
+
+
 def test_how_the_seed_is_tried():
     """An environment that carries something over is caught though each alone is deterministic."""
 
@@ -267,6 +283,32 @@ def test_how_the_seed_is_tried():
     assert seed_fault(lambda: EchoEnv(turns=5), EchoAgent(), range(3)) is None
     assert "showed" in seed_fault(lambda: Counting(turns=5), EchoAgent(), range(3))
     assert "reset with seed" in seed_fault(LuckyEnv, EchoAgent(), range(3))
+
+
+class GuessEnv(gymnasium.Env):
+    """Pays 1 for guessing a coin that falls afterwards."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(1), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, float(action == int(self.np_random.integers(2))), True, False, {}
+
+
+class SilentAgent(EchoAgent):
+    """Offers nothing to choose from."""
+
+    actions = ()
+
+
+def test_random_play_does_not_know_the_dice():
+    """Catches actions drawn from the number that the environment is reset with: they would guess every coin. 400 coins,
+    200 expected, 10 their standard error."""
+    play = play_at_random(GuessEnv, SilentAgent(), history=0, episodes=400, turns=0, seed=0)
+    assert 160 <= sum(play.returns) <= 240
 
 
 def test_random_play_counts_prompts_with_their_history():

@@ -61,7 +61,8 @@ class TextAgent(ABC):
     """For `fallback = "default"`."""
 
     patience: int = 5
-    """With `penalize`, unread replies in a row after which the episode is cut off."""
+    """With `penalize`, unread replies in a row after which the episode is over: terminated, not truncated, since a value for
+    the penalties still to come would grow without bound."""
 
     @property
     @abstractmethod

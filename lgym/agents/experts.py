@@ -19,7 +19,7 @@ class Uniform:
             actions: how many a `Discrete` space has.
             seed: of the draws.
         """
-        self._actions, self._rng = actions, np.random.default_rng(seed)
+        self._actions, self._rng = actions, _generator(seed)
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int:
         return int(self._rng.integers(self._actions))
@@ -51,7 +51,7 @@ class DealersRule:
         """
         if not 0.0 <= noise <= 1.0:
             raise ValueError(f"noise is {noise}; it must lie between 0 and 1.")
-        self._noise, self._rng = noise, np.random.default_rng(seed)
+        self._noise, self._rng = noise, _generator(seed)
 
     def act(self, observation: blackjack.State, info: Mapping[str, Any]) -> int:
         """0 to stay, 1 to hit."""
@@ -66,3 +66,8 @@ class BalancePole:
         """0 to push left, 1 to push right."""
         place, speed, angle, turning = (float(part) for part in observation)
         return int(angle + 0.3 * turning + 0.05 * place + 0.1 * speed > 0)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    """Not that of an environment which is reset with the same number."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lgym.callbacks.collapse_report import REPORT, as_markdown, report
+from lgym.callbacks.collapse_report import REPORT, as_markdown, origin_of, report
 from lgym.callbacks.symptoms import OF_LEARNING, Watch, signs_of
 from lgym.modules import PolicyLearner
 from lgym.modules.pooled import pooled
@@ -104,6 +104,7 @@ class CollapseGuard(L.Callback):
         self.rolled_back_after = -1  # rollouts, in this session
         self.rates: list[dict[str, float]] | None = None  # as configured
         self._score: float | None = None
+        self._every: int | None = None  # rollouts between two evaluations
         self._fault = ""
         self._faulty = False
 
@@ -122,6 +123,7 @@ class CollapseGuard(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes up where a checkpoint left off. What a user has given other learning rates has them."""
         assert isinstance(pl_module, PolicyLearner)
+        self._every = trainer.check_val_every_n_epoch  # a run's last rollout may change that
         if not self.act:
             return
         if self.rates is not None and self.rates != pl_module.configured_rates:
@@ -140,7 +142,13 @@ class CollapseGuard(L.Callback):
         if self.monitor not in trainer.callback_metrics:
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.startswith("val")))
             raise ValueError(f"CollapseGuard's monitor is {self.monitor!r}, and the evaluation tells of {known}. Name one.")
-        self._score = float(trainer.callback_metrics[self.monitor])
+        if self._every is None or (trainer.current_epoch + 1) % self._every == 0:  # one where a run stops is out of turn:
+            self._score = float(trainer.callback_metrics[self.monitor])  # a run that did not stop would not know it
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forgets what was learned of the rollout before: where nothing is, the trainer would tell of that again."""
+        for name in OF_LEARNING:
+            trainer.callback_metrics.pop(name, None)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -234,7 +242,8 @@ class CollapseGuard(L.Callback):
         put_back(module, trainer.optimizers, self.best)
         self.watch.best = None if self.best["best_return"] is None else (*self.best["best_return"],)
         self.undone = module.rollouts_undone = done - self.best["rollouts"]
-        goal = f"goes back to the weights {self._origin()}"
+        origin = origin_of(self.best, self.monitor)
+        goal = f"goes back to the weights {origin}"
         if self.rollbacks < self.max_rollbacks:
             self.rollbacks, self.level = self.rollbacks + 1, ROLLED_BACK
             self._lower(module)
@@ -244,18 +253,11 @@ class CollapseGuard(L.Callback):
         self._tell(trainer, f"{goal} and ends the run", signs)
         trainer.should_stop = True
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # asked of all processes, as is what follows
-        text = report(self.events, self.watch, self._metrics(trainer, module), self._origin(), self.monitor)
+        text = report(self.events, self.watch, self._metrics(trainer, module), origin, self.monitor)
         if trainer.is_global_zero:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / REPORT).write_text(text, encoding="utf-8")
             say(f"What led to it, and what to try: {folder / REPORT}")
-
-    def _origin(self) -> str:
-        assert self.best is not None
-        score, rollout = self.best["score"], self.best["number"]
-        if score is None:
-            return f"from after rollout {rollout}, before any evaluation" if rollout else "that the run began with"
-        return f"from after rollout {rollout} ({self.monitor} {score:+.4f})"
 
     def _keep(self, trainer: L.Trainer, module: PolicyLearner, rollouts: int, score: float | None = None) -> dict[str, Any]:
         """A snapshot with its score, after how many rollouts it was taken, and from how many of them it has learned."""

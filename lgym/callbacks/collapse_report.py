@@ -29,6 +29,14 @@ def as_markdown(events: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(["| after rollout | the guard | because |", "|---|---|---|", *rows])
 
 
+def origin_of(best: Mapping[str, Any], monitor: str) -> str:
+    """Which weights a guard goes back to, in words."""
+    score, rollout = best["score"], best["number"]
+    if score is None:
+        return f"from after rollout {rollout}, before any evaluation" if rollout else "that the run began with"
+    return f"from after rollout {rollout} ({monitor} {score:+.4f})"
+
+
 def report(
     events: Sequence[Mapping[str, Any]], watch: Watch, metrics: Mapping[str, float], origin: str, monitor: str
 ) -> str:

@@ -84,7 +84,8 @@ def results_table(trainer: L.Trainer, stage: str) -> str:
             rows.append((f"this policy, {mode}, exact", f"{float(metrics[f'blackjack/value_{mode}']):+.4f}", agreement))
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, RolloutDataModule):
-        rows += [(name, f"{value:+.4f}", "") for name, value in data.agent_of("validate").baselines().items()]
+        agent = data.agent_of("test" if stage == "test" else "validate")
+        rows += [(name, f"{value:+.4f}", "") for name, value in agent.baselines().items()]
     if not rows:
         return "No evaluation was run: set trainer.limit_val_batches above 0, or run `lgym validate`."
     width = max(len(name) for name, _, _ in rows)

@@ -62,6 +62,11 @@ def signs_of(**limits: float | None) -> list[Sign]:
     return [Sign(SIGNS[name][0], limit, **SIGNS[name][1]) for name, limit in limits.items() if limit is not None]
 
 
+NOTICEABLE = 0.01
+"""The share of the range of returns below which a fall is none, however little chance there is in it: once a game is solved,
+returns do not vary, and 0.9549 would be a fall from 0.9551."""
+
+
 class Watch:
     """Looks at one rollout after the other. It learns what is usual only from those that show no sign."""
 
@@ -70,6 +75,7 @@ class Watch:
         self.right: set[str] = set()  # metrics that have been on the right side of their limit
         self.highest: dict[str, float] = {}
         self.best: tuple[float, float] | None = None  # mean return, with its standard error
+        self.range: tuple[float, float] | None = None  # that a standard deviation to either side of the means has covered
 
     def look(self, metrics: Mapping[str, float]) -> list[str]:
         """The signs that a rollout shows, in words; metrics that it lacks, or that are not finite, show none."""
@@ -89,9 +95,13 @@ class Watch:
         return found
 
     def _slump(self, metrics: Mapping[str, float]) -> str:
-        """How far the mean return is below the best one, if by more than two standard errors of each."""
+        """How far the mean return is below the best one, if by more than two standard errors of each, and by more than is
+        `NOTICEABLE`."""
         now = mean_return(metrics)
-        if now is None or self.best is None or now[0] + 2 * now[1] >= self.best[0] - 2 * self.best[1]:
+        if now is None or self.best is None:
+            return ""
+        low, high = self.range or (0.0, 0.0)
+        if now[0] >= self.best[0] - max(2 * (now[1] + self.best[1]), NOTICEABLE * (high - low)):
             return ""
         return f"the mean return is {now[0]:.4g} after {self.best[0]:.4g}"
 
@@ -101,16 +111,24 @@ class Watch:
             if sign.share and value is not None and isfinite(value):
                 self.highest[sign.metric] = max(value, self.highest.get(sign.metric, value))
         now = mean_return(metrics)
-        if now is not None and (self.best is None or now[0] > self.best[0]):
+        if now is None:
+            return
+        if self.best is None or now[0] > self.best[0]:
             self.best = now
+        deviation = metrics.get("rollout/return_std", 0.0)
+        low, high = self.range or (now[0], now[0])
+        self.range = min(low, now[0] - deviation), max(high, now[0] + deviation)
 
     def state_dict(self) -> dict[str, Any]:
         best = None if self.best is None else list(self.best)
-        return {"right": sorted(self.right), "highest": dict(self.highest), "best": best}
+        covered = None if self.range is None else list(self.range)
+        return {"right": sorted(self.right), "highest": dict(self.highest), "best": best, "range": covered}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.right, self.highest = set(state["right"]), dict(state["highest"])
-        self.best = None if state["best"] is None else (state["best"][0], state["best"][1])
+        self.best, self.range = (
+            None if pair is None else (pair[0], pair[1]) for pair in (state["best"], state.get("range"))
+        )
 
 
 def mean_return(metrics: Mapping[str, float]) -> tuple[float, float] | None:

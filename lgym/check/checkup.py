@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lgym.check.findings import Finding, parse_finding, returns_finding, world_findings
+from lgym.check.findings import Finding, discount_finding, parse_finding, returns_finding, world_findings
 from lgym.check.prompts import TokenCounts, count_tokens, history_fits, try_questions
 from lgym.check.report import (
     SHOWN_REPLIES,
@@ -103,6 +103,10 @@ class Checkup:
         )
         fault = seed_fault(data.make_env, data.agent, range(data.seed, data.seed + SEEDS))
         self.findings += world_findings(data, self.random, fault)
+        if hasattr(self.module, "gae_lambda"):  # generalized advantage estimation bootstraps on values; nothing else does
+            gamma: Any = self.module.gamma
+            finding = discount_finding(gamma, self.random, data.turns_per_rollout)
+            self.findings += [] if finding is None else [finding]
         show_world(data, self.random, fault)
         self.record |= {"env": data.env, "agent": type(data.agent).__name__, "seed_honoured": fault is None}
 

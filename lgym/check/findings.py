@@ -32,6 +32,21 @@ def world_findings(data: RolloutDataModule, play: RandomPlay, seed_fault: str | 
         )
 
 
+def discount_finding(gamma: float, play: RandomPlay, turns_per_rollout: int | None) -> Finding | None:
+    """Values that bootstrap without a discount where episodes are cut: nothing says then how high they are."""
+    if gamma < 1.0 or not (play.truncated or turns_per_rollout is not None):
+        return None
+    cut = f"{play.truncated} of {len(play.returns)} episodes, played at random, were truncated"
+    if not play.truncated:
+        cut = f"data.turns_per_rollout is {turns_per_rollout}, which cuts episodes"
+    return Finding(
+        False,
+        f"gamma is {gamma:g} and {cut}: what comes after the cut counts as the value foretold for it, undiscounted, so that "
+        "values feed on themselves and may drift without bound. Set gamma: 0.99 (model.init_args.gamma), unless episodes "
+        "are sure to end by themselves.",
+    )
+
+
 def seed_finding(fault: str, group_size: int, turns_per_rollout: int | None) -> Finding:
     """A seed that is ignored, told by how two episodes of one seed differ."""
     lost = "The environment does not honour its reset seed: "

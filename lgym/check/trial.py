@@ -70,11 +70,11 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     started = time.perf_counter()
     try:
         with module.acting() as policy:
-            rollout = dataset.collector.play(policy, dataset.rng, episodes=data.episodes_per_rollout)
+            rollout = dataset.collector.play(policy, dataset.action_rng, episodes=data.episodes_per_rollout)
             episodes = list(dataset.collector.transcripts)
             played = [rollout]
             while _turns(played) < MORE_TURNS and time.perf_counter() - started < MORE_SECONDS:
-                played.append(dataset.collector.play(policy, dataset.rng, episodes=data.episodes_per_rollout))
+                played.append(dataset.collector.play(policy, dataset.action_rng, episodes=data.episodes_per_rollout))
     finally:
         dataset.collector.close()
     before = peak_bytes(module.device)

@@ -14,6 +14,7 @@ import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.data.questions import action_of, offered
+from lgym.data.seeds import stream
 
 SECONDS = 4.0  # of random play at most
 SAME_TURNS = 20  # played with either of two environments
@@ -53,6 +54,9 @@ class RandomPlay:
     longest: list[tuple[str, str]] = field(default_factory=list)
     """The longest episode's observations and answers."""
 
+    truncated: int = 0
+    """Episodes that a time limit ended, and not the game."""
+
     seconds: float = 0.0
 
     @property
@@ -90,7 +94,8 @@ def play_at_random(
         seed: reset seed of the first episode.
         seconds: no episode is begun after these, and none goes on.
     """
-    env, rng, play = make_env(), np.random.default_rng(seed), RandomPlay()
+    env, rng, play = make_env(), np.random.default_rng(stream(seed, "fit", "actions")), RandomPlay()
+    env.action_space.seed(int(rng.integers(2**31)))  # not what any episode is reset with
     prompts: set[Any] = set()
     started = time.perf_counter()
     try:
@@ -115,10 +120,9 @@ def _episode(
     deadline: float,
 ) -> None:
     observation, info = env.reset(seed=seed)
-    env.action_space.seed(seed)
     shown: deque[tuple[str, str]] = deque(maxlen=None if history == "full" else history)
     turns: list[tuple[str, str]] = []
-    total, over, past = 0.0, False, 0
+    total, over, past, terminated, truncated = 0.0, False, 0, False, False
     while not over and (time.perf_counter() < deadline or not play.distinct):
         question = ask(agent, observation, info)
         play.questions.setdefault(question)
@@ -133,6 +137,7 @@ def _episode(
     if over:
         play.returns.append(total)
         play.lengths.append(len(turns))
+        play.truncated += bool(truncated and not terminated)
     if len(turns) > len(play.longest):
         play.longest = turns
 

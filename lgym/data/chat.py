@@ -12,8 +12,8 @@ from lgym.plain_text import MARK, PlainText, fitting, shortened, well_formed
 from lgym.types import Message
 
 CACHED_TOKENS = 10_000_000
-"""Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew; nothing but time
-is lost."""
+"""Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew, in the middle of
+a rollout too: contexts are equal by what they ask, so that nothing but time is lost."""
 
 CHARACTERS_PER_TOKEN = 10
 """An observation is cut to so many characters for each token of the model's context before anything is encoded."""
@@ -49,7 +49,7 @@ class ContextBuilder:
         self._takes_system_role = self._renders(self._messages((), "", system_role=True))
 
     def context(self, observation_text: str, candidates: Sequence[str]) -> Context:
-        """The context of an observation; the same object for the same question.
+        """The context of an observation; the same object for the same question while that is kept.
 
         Raises:
             ValueError: if candidates repeat or tokenise alike, or with nothing of the observation the prompt is longer than
@@ -73,7 +73,7 @@ class ContextBuilder:
         self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str], *, shortened: bool
     ) -> Context:
         """The context of a prompt that is longer than its observation, which `shortened` says to be what `readable` left of
-        it; the same object for the same question.
+        it; as `context`.
 
         Raises:
             ValueError: as `context`.

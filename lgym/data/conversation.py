@@ -19,7 +19,8 @@ class Conversation:
     Append-only: what the model was fed and what it said stay the tokens that they were, and the next prompt is these with
     the template's text for what is new behind them. Where that is not what the template makes of the conversation (it trims
     replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and encoded
-    anew. If it grows too long for the model, the oldest turns are left out.
+    anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn after the
+    other, no prompt would go on from the one before, and each would be computed from its first token.
     """
 
     def __init__(self, builder: ContextBuilder, history: History) -> None:
@@ -47,13 +48,14 @@ class Conversation:
         shown = self._turns if self._history == "full" else self._turns[-self._history :]
         text = self._builder.render(shown, observation_text)
         ids = self._extended(text)
+        anew = ids is None
         if ids is None:
             ids = self._builder.encode(text)
-            self.transcripts += 1
         while shown and not self._builder.fits(ids, candidates):
-            shown = self._turns = shown[1:]  # for good, so that the next prompt goes on from this one
+            shown = self._turns = shown[(len(shown) + 1) // 2 :]  # for good: many prompts can go on from this one
             text = self._builder.render(shown, observation_text)
-            ids = self._builder.encode(text)
+            ids, anew = self._builder.encode(text), True
+        self.transcripts += anew
         if not self._builder.fits(ids, candidates):
             observation_text = self._builder.readable(whole, candidates)
             text = self._builder.render((), observation_text)

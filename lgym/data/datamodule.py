@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 from lgym import ranks
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.batch import Context
-from lgym.data import checks
+from lgym.data import checks, stages
 from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
 from lgym.data.conversation import History
@@ -26,9 +25,10 @@ from lgym.data.imitation import Imitation, load_demonstrations
 from lgym.data.questions import candidates_of
 from lgym.data.recall import Recall, summary
 from lgym.data.replay import BestEpisodes
-from lgym.data.shares import own_state, remembering_all, share, stream
+from lgym.data.seeds import first_reset_seed, stream
+from lgym.data.shares import own_state, remembering_all, share
 from lgym.data.slot import Slot
-from lgym.envs.make import EnvWrapper, make_env, portable
+from lgym.envs.make import EnvWrapper, portable
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.types import Episode, Learner
@@ -43,6 +43,7 @@ class RolloutDataModule(L.LightningDataModule):
         agent: TextAgent | None = None,
         env_kwargs: dict[str, Any] | None = None,
         eval_env_kwargs: dict[str, Any] | None = None,
+        test_env_kwargs: dict[str, Any] | None = None,
         wrappers: list[EnvWrapper] | None = None,
         max_episode_steps: int | None = None,
         num_envs: int = 16,
@@ -71,6 +72,7 @@ class RolloutDataModule(L.LightningDataModule):
             agent: the words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any.
             env_kwargs: keyword arguments of the environment's constructor.
             eval_env_kwargs: of these, what validate, test and predict have otherwise, such as games kept apart.
+            test_env_kwargs: what test has otherwise than validate, such as games that no choice was made by.
             wrappers: put round the environment, the last outermost, by class_path, such as gymnasium.wrappers.ClipReward.
             max_episode_steps: turns after which an episode is truncated; null takes the environment's own limit.
             num_envs: environments played together.
@@ -88,7 +90,7 @@ class RolloutDataModule(L.LightningDataModule):
                 compare. A divisor of episodes_per_rollout.
             refill_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
-                the model's context is left out, the oldest first.
+                the model's context is left out, the older half of it at once.
             max_observation_tokens: of one observation: the middle of a longer one is left out, and counted. null is as many
                 as the model's context leaves beside the system prompt.
             working_memory: shows the last turns of the episode above each observation, as the agent's `summarise` and
@@ -102,7 +104,8 @@ class RolloutDataModule(L.LightningDataModule):
             imitation_size: turns to imitate beside each minibatch.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
             transcripts_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
-            seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
+            seed: of everything random on this side: reset seeds, no two stages' the same, sampled actions, the order of
+                minibatches.
         """
         super().__init__()
         self.working_memory, self.episodic_memory = working_memory, episodic_memory
@@ -112,14 +115,13 @@ class RolloutDataModule(L.LightningDataModule):
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
         self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
         self.agent = GeneralAgent() if agent is None else agent
-        self.eval_agent = deepcopy(self.agent) if eval_env_kwargs else self.agent
         self.num_envs, self.workers, self.worker_timeout = num_envs, workers, worker_timeout
         self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.eval_episodes, self.transcripts_per_rollout = eval_episodes, transcripts_per_rollout
-        self.eval_env_kwargs, self.seed = eval_env_kwargs, seed
+        self.eval_env_kwargs, self.test_env_kwargs, self.seed = eval_env_kwargs, test_env_kwargs, seed
         checks.require_sound(self)
-        self._rng = np.random.default_rng(0)  # until a run begins
+        self._rngs: dict[str, np.random.Generator] = {}  # by their purpose
         self._collector: Collector | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
@@ -127,13 +129,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, ContextBuilder] = {}  # by the agent's identity
         self.foresight = Foresight(self.contexts)
-        self._offers_candidates = all([self._bind("fit"), not eval_env_kwargs or self._bind("validate")])
-
-    def _bind(self, stage: str) -> bool:
-        """Shows the stage's agent its environment; whether it offers candidates there."""
-        agent, first = self.agent_of(stage), self.env_maker(stage)()
-        agent.bind(first)
-        return checks.offers_candidates(agent, first, self.seed)
+        self.agents = stages.agents_of(self)
+        self._offers_candidates = stages.bind_agents(self)
 
     def setup(self, stage: str) -> None:
         """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
@@ -153,12 +150,11 @@ class RolloutDataModule(L.LightningDataModule):
 
     def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
         """Makes an environment as a stage plays it: fit, validate, test or predict."""
-        evaluated = (self.eval_env_kwargs or {}) if stage != "fit" else {}
-        return partial(make_env, self.env, {**(self.env_kwargs or {}), **evaluated}, self.max_episode_steps, self.wrappers)
+        return stages.env_maker(self, stage)
 
     def agent_of(self, stage: str) -> TextAgent:
         """The words of the environment as that stage plays it."""
-        return self.agent if stage == "fit" else self.eval_agent
+        return self.agents[stage]
 
     def recall(self, stage: str = "fit") -> Recall:
         """The memories as one environment's agent reads them."""
@@ -191,7 +187,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._dataset = RolloutDataset(
             self._learner,
             collector,
-            self._rng,
+            self._rngs["actions"],
+            self._rngs["order"],
             episodes=self.episodes_per_rollout,
             turns=self.turns_per_rollout,
             update_epochs=self.update_epochs,
@@ -222,7 +219,8 @@ class RolloutDataModule(L.LightningDataModule):
             return {}
         replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
-        own = {"rng": self._rng.bit_generator.state, "collector": self._collector.state_dict()}
+        rngs = {purpose: rng.bit_generator.state for purpose, rng in self._rngs.items()}
+        own = {"rng": rngs, "collector": self._collector.state_dict()}
         state = {"ranks": ranks.everyone(own), "rollouts": played}
         memory = {} if self.episodic_memory is None else {"episodic_memory": self.episodic_memory.state_dict()}
         return {**state, **replay, **memory}
@@ -254,11 +252,13 @@ class RolloutDataModule(L.LightningDataModule):
     def _training_collector(self) -> Collector:
         """Made when first needed: by then a checkpoint's state has been handed over."""
         if self._collector is None:
-            self._rng = np.random.default_rng(stream(self.seed, "fit", ranks.rank()))
+            streams = {purpose: stream(self.seed, "fit", purpose, ranks.rank()) for purpose in ("actions", "order")}
+            self._rngs = {purpose: np.random.default_rng(source) for purpose, source in streams.items()}
             self._collector = self._make_collector("fit", self.transcripts_per_rollout)
             if self._restored is not None:
                 if (own := own_state(self._restored["ranks"])) is not None:
-                    self._rng.bit_generator.state = own["rng"]
+                    for purpose, rng in self._rngs.items():
+                        rng.bit_generator.state = own["rng"][purpose]
                     self._collector.load_state_dict(own["collector"])
                 self._rollouts_before = self._restored["rollouts"]
                 if self.replay is not None and "replay" in self._restored:
@@ -282,9 +282,9 @@ class RolloutDataModule(L.LightningDataModule):
         chooses, history = self._learner.chooses, self.history
         slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
         memory, known = self.episodic_memory, self.foresight.informed
-        seed = stream(self.seed, stage, ranks.rank() if stage == "fit" else 0)
-        if stage != "fit":
-            return Collector(slots, seed + start, kept_transcripts, informed=known)
+        if stage != "fit":  # the same episodes, however many processes share them
+            return Collector(slots, first_reset_seed(self.seed, stage) + start, kept_transcripts, informed=known)
+        seed = first_reset_seed(self.seed, stage, ranks.rank(), ranks.size())
         store = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
         return Collector(slots, seed, kept_transcripts, self.group_size, remembering_all(store), self.refill_groups, known)
 
@@ -292,7 +292,7 @@ class RolloutDataModule(L.LightningDataModule):
         dataset = EvaluationDataset(
             self._learner,
             lambda: self._make_collector(stage, kept),
-            seed=None if greedy else stream(self.seed, stage, ranks.rank()),
+            seed=None if greedy else stream(self.seed, stage, "actions", ranks.rank()),
             episodes=share(self.eval_episodes)[1],
             progress=self._progress,
             outcome=outcome,

@@ -42,7 +42,8 @@ class RolloutDataset(IterableDataset):
         self,
         learner: Learner,
         collector: Collector,
-        rng: np.random.Generator,
+        action_rng: np.random.Generator,
+        order_rng: np.random.Generator,
         *,
         episodes: int | None,
         turns: int | None,
@@ -58,7 +59,8 @@ class RolloutDataset(IterableDataset):
         Args:
             learner: whose policy plays, and who prepares what to learn.
             collector: the environments.
-            rng: of sampled actions, the order of minibatches and the draws of what is imitated.
+            action_rng: of sampled actions.
+            order_rng: of the order of minibatches and the draws of what is imitated.
             episodes: to play in a rollout, or `None`.
             turns: likewise.
             update_epochs: passes over a rollout.
@@ -72,7 +74,7 @@ class RolloutDataset(IterableDataset):
         self.learner = learner
         self.collector = collector
         self.imitation = imitation
-        self.rng = rng
+        self.action_rng, self.order_rng = action_rng, order_rng
         self.episodes = episodes
         self.turns = turns
         self.update_epochs = update_epochs
@@ -95,18 +97,18 @@ class RolloutDataset(IterableDataset):
         if warming_up and self.imitation is not None:
             carrier = next(minibatches(batch, self.minibatch_size, range(len(batch.bundles))))  # nothing is learned from it
             for _ in range(self.update_epochs):
-                for turns in self.imitation.demonstrations(self.rng):
+                for turns in self.imitation.demonstrations(self.order_rng):
                     yield InFlight(replace(carrier, imitated=turns))
             return
         for _ in range(self.update_epochs):
-            order = self.rng.permutation(len(batch.bundles)).tolist()
+            order = self.order_rng.permutation(len(batch.bundles)).tolist()
             for minibatch in minibatches(batch, self.minibatch_size, order):
-                imitated = None if self.imitation is None else self.imitation.draw(self.rng)
+                imitated = None if self.imitation is None else self.imitation.draw(self.order_rng)
                 yield InFlight(replace(minibatch, imitated=imitated))
 
     def _play(self, episodes: int | None) -> Rollout:
         with self.learner.acting() as policy:
-            return self.collector.play(policy, self.rng, episodes=episodes, turns=self.turns, progress=self.progress)
+            return self.collector.play(policy, self.action_rng, episodes=episodes, turns=self.turns, progress=self.progress)
 
 
 class EvaluationDataset(IterableDataset):
@@ -117,7 +119,7 @@ class EvaluationDataset(IterableDataset):
         learner: Learner,
         make_collector: Callable[[], Collector],
         *,
-        seed: int | None,
+        seed: int | np.random.SeedSequence | None,
         episodes: int,
         progress: Progress,
         outcome: Callable[[Collector, Rollout], Any] | None = None,

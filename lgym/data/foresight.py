@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,8 +72,11 @@ def _answers(told: tuple[Tensor, Tensor], contexts: Sequence[Context]) -> Answer
     return {context: (row[: len(context.candidates)], value) for context, row, value in zip(contexts, *told, strict=True)}
 
 
-def _fingerprint(policy: torch.nn.Module) -> list[float]:
-    """Another one for other weights, whoever changed them and however: the norm of each tensor that is trained."""
-    trained = (p.detach() for p in policy.parameters() if p.requires_grad)
-    norms = [torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in trained]
-    return torch.stack(norms).tolist() if norms else []
+def _fingerprint(policy: torch.nn.Module) -> bytes:
+    """Another one for other weights, whoever changed them and however: a digest of every bit that is trained. Of adapters of
+    2.4 million numbers it takes 10 ms; a norm would be quicker, and the same for a weight with its sign turned round."""
+    digest = hashlib.blake2b(digest_size=16)
+    for p in policy.parameters():
+        if p.requires_grad:
+            digest.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()

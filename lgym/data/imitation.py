@@ -123,18 +123,19 @@ def _episodes(rollout: Rollout) -> list[FinishedEpisode]:
 
 
 def _batch(turns: Sequence[tuple[Context, Reply]]) -> ReplyBatch:
-    contexts = {id(context): context for context, _ in turns}
-    numbers = {key: number for number, key in enumerate(contexts)}
-    turns = sorted(turns, key=lambda turn: numbers[id(turn[0])])
+    numbers: dict[Context, int] = {}
+    for context, _ in turns:
+        numbers.setdefault(context, len(numbers))
+    turns = sorted(turns, key=lambda turn: numbers[turn[0]])
     mask = torch.zeros(len(turns), max(len(reply.mask) for _, reply in turns), dtype=torch.bool)
     for row, (_, reply) in zip(mask, turns, strict=True):
         row[: len(reply.mask)] = torch.tensor(reply.mask)
     mask = mask[:, : int(mask.any(0).nonzero().max()) + 1]
     return ReplyBatch(
-        contexts=tuple(contexts.values()),
-        bundles=(tuple(range(len(contexts))),),
+        contexts=tuple(numbers),
+        bundles=(tuple(range(len(numbers))),),
         by_reply=True,
-        rows=torch.tensor([numbers[id(context)] for context, _ in turns]),
+        rows=torch.tensor([numbers[context] for context, _ in turns]),
         replies=tuple(reply.ids for _, reply in turns),
         choices=torch.tensor([reply.choice for _, reply in turns]),
         mask=mask,

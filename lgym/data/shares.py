@@ -6,20 +6,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from lgym import ranks
 from lgym.memory import PlayedTurn
 
-STAGES = {"fit": 0, "validate": 1, "test": 2, "predict": 3}
-"""Each stage draws its reset seeds and its sampling from a stream of its own."""
-
 Remember = Callable[[list[list[PlayedTurn]]], None]
-
-
-def stream(seed: int, stage: str, rank: int) -> int:
-    """A seed of the stage's and the rank's own, 0 <= seed < 2**31."""
-    return int(np.random.SeedSequence([seed, STAGES[stage], rank]).generate_state(1)[0] >> 1)
 
 
 def share(total: int) -> tuple[int, int]:

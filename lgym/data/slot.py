@@ -167,7 +167,7 @@ class Slot:
         if parsed.ok:
             self._action = parsed.action
         elif agent.fallback == "penalize":
-            return agent.penalty, False, self._unread >= agent.patience
+            return agent.penalty, self._unread >= agent.patience, False  # over: what would come is no value to bootstrap on
         elif agent.fallback == "end_episode":
             return agent.penalty, True, False
         elif agent.fallback == "default":

@@ -102,7 +102,7 @@ class ValueHeadLLM(nn.Module):
 
     @contextmanager
     def fixed(self) -> Iterator[None]:
-        """Within, the weights do not change: a prefix and conversations are kept from call to call, on within another too."""
+        """Within, the weights do not change: a prefix and conversations are kept from call to call, within another too."""
         outermost, self._remembers = not self._remembers, True
         try:
             yield

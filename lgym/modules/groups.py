@@ -5,7 +5,7 @@ from __future__ import annotations
 import lightning as L
 import torch
 
-from lgym.batch import Rollout
+from lgym.batch import Context, Rollout
 from lgym.modules.tokens import Turns
 
 NO_GROUPS = "{} compares episodes from the same reset seed: set data.group_size to 2 or more."
@@ -26,7 +26,9 @@ def require_comparable(rollout: Rollout, turns: Turns, name: str) -> None:
         raise ValueError(NO_GROUPS.format(name))
     begins = torch.ones_like(turns.episodes, dtype=torch.bool)
     begins[1:] = turns.episodes[1:] != turns.episodes[:-1]  # an episode's turns lie together, in their order
-    rows = rollout.context_ids[rollout.mask]
+    numbers: dict[Context, int] = {}  # by what is asked: a rollout may hold it twice
+    asked = torch.tensor([numbers.setdefault(context, row) for row, context in enumerate(rollout.contexts)])
+    rows = asked[rollout.context_ids[rollout.mask]]
     first = torch.zeros_like(groups).index_copy(0, turns.episodes[begins], rows[begins])
     seen = torch.stack([groups, first], dim=1).unique(dim=0)
     alike = seen[:-1, 0] == seen[1:, 0]

@@ -185,6 +185,36 @@ def test_a_guarded_run_resumes_exactly(tmp_path, model_folder, schedule, stop):
     assert state(parts)["rollbacks"] == 2
 
 
+@pytest.mark.parametrize(
+    ("stop", "every", "spoil"),
+    [(3, 2, [2, 3, 5]), (2, 4, [4, 5, 6]), (1, 10, [])],
+    ids=["between", "before", "never"],
+)
+def test_an_evaluation_at_a_stop_is_not_remembered(tmp_path, model_folder, stop, every, spoil):
+    """A run that is stopped is evaluated there, out of turn; the uninterrupted run is not, and knows nothing of weights that
+    were good then. Catches a guard that would go back to them after it is resumed."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    bad = {"spoil": spoil, "trainer__check_val_every_n_epoch": every}
+    guarded(whole, model_folder, 7, **bad)
+    guarded(parts, model_folder, stop, **bad)
+    guarded(parts, model_folder, 7, **bad, ckpt_path="last")
+    assert_same(state(whole), state(parts))
+    assert_same_run(whole, parts, validated_alike=False)
+
+
+def test_a_rollout_that_taught_nothing_is_not_judged_by_the_one_before(tmp_path, model_folder, monkeypatch):
+    """Rollout 2 has no loss, and so no divergence. The trainer tells of rollout 1's again, unless the run was stopped in
+    between: the uninterrupted run's guard saw a second sign, and lowered the learning rate."""
+    sound = PPO.loss
+    monkeypatch.setattr(PPO, "loss", lambda self, batch: None if self.trainer.current_epoch == 1 else sound(self, batch))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    guarded(whole, model_folder, 2, guard=EVERY_ROLLOUT)
+    guarded(parts, model_folder, 1, guard=EVERY_ROLLOUT)
+    guarded(parts, model_folder, 2, guard=EVERY_ROLLOUT, ckpt_path="last")
+    assert logged(whole, "guard/level") == [1, 1]
+    assert_same(state(whole), state(parts))
+
+
 def test_a_lowered_rate_stays_low_until_another_is_given(tmp_path, model_folder):
     """Resuming applies the configured rate: with the factor if it is the old one, and as it stands if it is new."""
     settings = {"guard": EVERY_ROLLOUT, "trainer__limit_val_batches": 0}

@@ -87,6 +87,23 @@ def test_a_fall_within_chance_is_none():
     assert len(watch.look({**gone, "rollout/return_mean": 0.29})) == 1
 
 
+def test_a_solved_game_is_no_collapse():
+    """Mean returns of -1, then 0.9551 without any deviation, so without a standard error: 0.9549 was "a fall". The range is
+    -1.5 (a deviation of 0.5 below the first) to 0.9551, a hundredth of it 0.0246, so the first fall is below 0.9305."""
+    solved = {**WELL, "policy/entropy": 0.0003, "rollout/return_std": 0.0}
+    watch = Watch(signs_of(min_entropy=0.005))
+    watch.look({**WELL, "rollout/return_mean": -1.0})
+    assert watch.look({**solved, "rollout/return_mean": 0.9551}) == []
+    for still_solved in (0.9549, 0.931):
+        assert watch.look({**solved, "rollout/return_mean": still_solved}) == []
+    (sign,) = watch.look({**solved, "rollout/return_mean": 0.930})
+    assert "the mean return is 0.93 after 0.9551" in sign
+    again = Watch(signs_of(min_entropy=0.005))
+    again.load_state_dict(watch.state_dict())
+    again.right = {"policy/entropy"}
+    assert again.look({**solved, "rollout/return_mean": 0.931}) == [], "a resumed run knows the range"
+
+
 def test_the_highest_and_the_best_are_those_of_sound_rollouts():
     """Catches a collapse that raises its own standard, such as always-stay, which is better than random play."""
     watch = Watch(signs_of(max_dominant_action=0.95, min_variance_within=0.01))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers import echo, tiny
+from lgym.data import chat
 from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
 from lgym.data.slot import Slot
@@ -193,6 +194,26 @@ def test_transcripts_hold_whole_episodes():
     assert {episode.seed for episode in player.transcripts} == {100, 101, 102}
     assert all(episode.truncated and episode.episode_return == 6.0 for episode in player.transcripts)
     assert player.transcripts[0].turns[0].probabilities == {"stop": pytest.approx(0.75), "go on": pytest.approx(0.25)}
+
+
+def test_a_cache_that_is_cleared_in_mid_rollout_changes_nothing(monkeypatch):
+    """60 tokens hold one prompt or two. What was forgotten and made anew was another question, with a row, a draw and a
+    gradient of its own."""
+
+    def played(tokens):
+        monkeypatch.setattr(chat, "CACHED_TOKENS", tokens)
+        policy = ScriptedPolicy()
+        rollout = collector(env_id="Echo-v0", agent=echo.EchoAgent(), turns=3, num_envs=3, limit=None).play(
+            policy, rng(), episodes=12
+        )
+        return policy.asked, rollout
+
+    (asked, rollout), (asked_again, forgetful) = played(10**9), played(60)
+    assert len(asked) == 3, "a question a word"
+    assert asked_again == asked
+    assert forgetful.contexts == rollout.contexts
+    for name in ("context_ids", "choices", "rewards", "next_values"):
+        assert torch.equal(getattr(forgetful, name), getattr(rollout, name)), name
 
 
 def test_progress_is_told():

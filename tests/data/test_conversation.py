@@ -99,7 +99,23 @@ def test_the_oldest_turns_leave_when_it_grows_too_long():
     assert "turn 11" in text
     assert "turn 10" in text
     assert "turn 2" not in text
-    assert talk.transcripts == 1  # what is left goes on, turn by turn
+
+
+def test_beyond_the_context_most_turns_go_on_from_the_one_before():
+    """The first prompt has 45 tokens, and each turn adds 4 of "yes" and 27 up to the next answer: 45 + 30 * 31 = 975 are
+    within 1,000, and turn 31 leaves out the older 16 of 31 turns before it: 45 + 15 * 31 = 510. 16 turns later it is as long
+    again. Left out one by one, every turn would be a new transcript: some 975 tokens to compute in place of 27."""
+    talk, fed, computed = conversation(length=1000), (), []
+    for turn in range(100):
+        prompt = talk.context(f"turn {turn:02d}", ()).prompt_ids
+        computed.append(len(prompt) - (len(fed) if prompt[: len(fed)] == fed else 0))
+        reply = said("yes")
+        talk.reply(reply)
+        fed = prompt + reply.ids
+    assert {turn: tokens for turn, tokens in enumerate(computed) if tokens != 27} == {
+        0: 45, 31: 510, 47: 510, 63: 510, 79: 510, 95: 510
+    }  # fmt: skip
+    assert talk.transcripts == 6
 
 
 def test_equal_conversations_are_one_context():

@@ -66,6 +66,27 @@ def test_other_weights_and_other_prompts_are_asked_anew():
     assert policy.asked == [["2"], ["2"], ["3"]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("change", ["sign", "order", "last bit"])
+def test_weights_of_equal_norms_are_other_weights(change, dtype):
+    """3, 4 and 4, 3 and -3, 4 all have the norm 5; the last bit of a thousandth is lost in that of a thousand."""
+    policy, foresight = Weighed(), Foresight(lambda observations: [CONTEXTS[n] for n in observations])
+    policy.weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 1000.0, 0.001], dtype=dtype))
+    policy.evaluate = lambda contexts: (policy.asked.append(contexts), (torch.zeros(1, 2), policy.weight[:1].detach()))[1]
+    foresight.expect([0])
+    foresight.informed(policy)
+    weights = policy.weight.data
+    if change == "sign":
+        weights[0] *= -1
+    elif change == "order":
+        weights[:2] = weights[:2].flip(0)
+    else:
+        weights[3] = torch.nextafter(weights[3], torch.tensor(1.0, dtype=dtype))
+    foresight.informed(policy)
+    foresight.informed(policy)
+    assert len(policy.asked) == 2, "once for each state of the weights"
+
+
 def test_a_run_asks_once_for_each_state_of_the_weights(tmp_path, model_folder, monkeypatch):
     """Rollouts, two evaluations and the exact value: all of them, and the first rollout, take three questions."""
     asked, evaluate = [], CandidatePolicy.evaluate

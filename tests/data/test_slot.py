@@ -55,9 +55,24 @@ def test_penalize_waits_and_pays():
 def test_penalize_loses_patience():
     """Otherwise a model that never says an action would play one episode for ever. An answer that is read starts anew."""
     made = slot("penalize", patience=2)
-    ends = [made.step(said(answer))[2] for answer in ("?", "go on", "?", "?")]
-    assert ends == [False, False, False, True]
+    ends = [made.step(said(answer))[1:] for answer in ("?", "go on", "?", "?")]
+    assert ends == [(False, False), (False, False), (False, False), (True, False)]
     assert not made.live
+
+
+def test_where_nothing_can_be_read_values_have_a_fixed_point():
+    """Had patience truncated the episode, its last turn would bootstrap on the value of the very observation that it began
+    with: each rollout would add the same penalties again, to values without end."""
+    made = slot("penalize", patience=3, penalty=-1.0)
+    value = 0.0
+    for _ in range(4):  # rollouts, after each of which the value is what was returned
+        made.reset(3)
+        rewards, ends = [], (False, False)
+        while made.live:
+            reward, *ends = made.step(said("?"))
+            rewards.append(reward)
+        value = sum(rewards) + (value if ends[1] else 0.0)
+        assert value == -3.0  # three penalties, however often
 
 
 def test_end_episode_terminates():

@@ -188,8 +188,8 @@ def test_turns_and_rewards_keep_in_step_whatever_is_said(setup, said, seed):
         assert slot.parsed == (action is not None)
         unread = 0 if slot.parsed else unread + 1
         if action is None and setup["fallback"] in ("penalize", "end_episode"):
-            ends = setup["fallback"] == "end_episode", setup["fallback"] == "penalize" and unread >= setup["patience"]
-            assert (reward, terminated, truncated) == (-0.25, *ends)
+            over = setup["fallback"] == "end_episode" or unread >= setup["patience"]
+            assert (reward, terminated, truncated) == (-0.25, over, False)
         else:
             fallback = {"default": 1, "repeat": last}.get(setup["fallback"])
             wanted = fallback if action is None else action

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.letters import CONFIG as LETTERS
 from helpers.replies import reply_batch
+from helpers.runs import lgym, scalars
 from lgym.batch import Reply, Rollout
+from lgym.data import chat
 from lgym.models import LLMConfig
 from lgym.modules import GRPO, TokenLoss
 from lgym.policies import GenerationPolicy
@@ -122,6 +125,27 @@ def test_the_reference_is_the_model_without_adapters():
 def test_what_cannot_be_compared_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         learner().prepare(rollout(**changes))
+
+
+def test_a_question_that_a_rollout_holds_twice_is_the_same():
+    """Catches first observations compared by their rows: an episode that is asked the same anew has begun alike, and an
+    environment that honours its seed is not accused of anything."""
+    twice = (*CONTEXTS, replace(CONTEXTS[0]))
+    again = {"contexts": twice, "context_ids": torch.tensor([[0, 1, 2], [3, 2, 2]]), "context_values": torch.zeros(4)}
+    assert learner().prepare(rollout(**again)).advantages.any()
+
+
+def test_a_run_that_outgrows_its_cache_goes_on(tmp_path, model_folder, monkeypatch):
+    """100 tokens hold one prompt: each second turn has that of the first forgotten. The episodes of a group that were begun
+    afterwards looked as if they had begun otherwise, and the run ended with an accusation of the environment."""
+    config = tmp_path / "letters.yaml"
+    config.write_text(LETTERS)
+    monkeypatch.setattr(chat, "CACHED_TOKENS", 100)
+    turns = {"data__env": "Echo-v0", "data__env_kwargs": "{turns: 3}", "data__agent": "helpers.echo.ForgivingEchoAgent"}
+    small = {"data__episodes_per_rollout": 32, "data__num_envs": 4, "data__eval_episodes": 2}
+    policy = {"model__init_args__policy": "lgym.policies.CandidatePolicy"}
+    lgym("fit", tmp_path / "runs", model_folder, config, trainer__max_epochs=2, **turns, **small, **policy)
+    assert len(scalars(tmp_path / "runs")["rollout/return_mean"]) == 2
 
 
 @pytest.mark.parametrize("settings", [{"clip_low": 1.0}, {"clip_high": 0.0}, {"kl_coef": -1.0}])
