@@ -210,8 +210,8 @@ class PolicyLearner(L.LightningModule, ABC):
             self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
         elif norm == 0:
             optimizer.zero_grad(set_to_none=True)  # nothing was learned, and momentum alone would move the policy
-        elif getattr(self.trainer.precision_plugin, "scaler", None) is None:  # else fp16's scaler takes no step, by itself
-            optimizer.zero_grad(set_to_none=True)
+        elif self._trainer is None or getattr(self.trainer.precision_plugin, "scaler", None) is None:
+            optimizer.zero_grad(set_to_none=True)  # an fp16 scaler takes no step by itself: so it finds its scale
             self._fail(
                 f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken",
                 "Resume with a lower learning rate.",

@@ -76,7 +76,7 @@ def test_a_hub_id_is_the_base(tmp_path):
     assert base_of("somebody/their-model") == ("somebody/their-model", True)
     assert base_of(str(tmp_path)) == (tmp_path.name, False)
     assert base_of(f"{tmp_path}/") == (tmp_path.name, False)
-    text = model_card("somebody/their-model", True, "GRPO", "Letter-v0", adapter=True)
+    text = model_card("somebody/their-model", True, "", "GRPO", "Letter-v0", adapter=True)
     assert yaml.safe_load(text.split("---\n")[1]) == {"base_model": "somebody/their-model", "library_name": "peft"}
     assert 'AutoModelForCausalLM.from_pretrained("somebody/their-model")' in text
     assert "by GRPO on `Letter-v0`" in text

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is dropped and begun anew:User
 class Speaker:
     """Says a command or something that is none."""
 
-    speaks, chooses = True, False
+    speaks, chooses, has_critic = True, False, True
 
     def reply(self, contexts, seed, *, going_on=True):
         said = np.random.default_rng(seed).choice(["look", "go east", "go on", "stop", "hm"], size=len(contexts))

@@ -23,6 +23,8 @@ BLACKJACK = {
 class Weighed(torch.nn.Module):
     """A policy of one weight, which is also what it says of the value."""
 
+    has_critic = True
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.tensor([1.0]))
