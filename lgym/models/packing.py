@@ -146,7 +146,7 @@ def pack(sequences: Sequence[Path], *, row_length: int, share: bool = True, trun
 
 def _room(row_length: int, shared: int, longest: int, trunks: bool) -> int:
     """Places of a row that a sequence which shares so many tokens with the last one may fill up."""
-    grown = isqrt(GROWTH * row_length * shared)
+    grown = isqrt(GROWTH * row_length * shared) // 32 * 32  # a CPU multiplies 66 places more slowly than 96
     if not trunks:  # another row would compute all of it again
         return max(longest, grown, min(8 * shared, 8 * row_length), 2 * shared)
     return max(row_length, grown, shared + row_length if 2 * shared > row_length else 0)
