@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -78,3 +79,16 @@ def test_distinct_replies_are_those_of_a_context():
     assert distinct.replies == ((1,), (2, 3), (1,), (1,))
     assert distinct.rows.tolist() == [0, 0, 1, 1]
     assert distinct.choices.tolist() == [0, 0, 0, 1]
+
+
+def test_minibatches_are_filled_to_about_as_many_turns():
+    """Under gradient clipping a minibatch of few turns counted as much as one of many: weights went from 0.11 to 2.5. Here
+    each has two prompts: 8 + 1, 4 + 2 and 3 + 2 turns, and no other shares are as even, in this order."""
+    counts = [8, 4, 3, 2, 2, 1]
+    rows = [row for row, count in enumerate(counts) for _ in range(count)]
+    asked = contexts("a", "b", "c", "d", "e", "f")
+    batch = replace(reply_batch(asked, rows, [(1,)] * len(rows)), by_reply=False)
+    parts = [sorted(batch.rows[part].unique().tolist()) for part in batch.parts(2, range(6))]
+    assert parts == [[0, 5], [1, 4], [2, 3]]
+    assert [len(part) for part in batch.parts(2, range(6))] == [9, 6, 5]
+    assert sorted(turn for part in batch.parts(4, [5, 3, 1, 0, 2, 4]) for turn in part.tolist()) == list(range(20))

@@ -73,6 +73,7 @@ def test_where_nothing_can_be_read_values_have_a_fixed_point():
             rewards.append(reward)
         value = sum(rewards) + (value if ends[1] else 0.0)
         assert value == -3.0  # three penalties, however often
+        assert made.episode_penalty == made.episode_return == -3.0
 
 
 def test_end_episode_terminates():

@@ -180,3 +180,28 @@ def test_a_model_that_cannot_share_runs_every_sequence_whole(family):
     for sequence, prompt, rows in zip(sequences, prompts, index, strict=True):
         own = llm.causal_lm.base_model(input_ids=torch.tensor([sequence])).last_hidden_state[0, prompt - 1 :]
         torch.testing.assert_close(states[rows], own, rtol=1e-5, atol=1e-6)
+
+
+def test_convolutions_are_no_tree():
+    """A short convolution reads its neighbours in the row, whoever they are; the probe allowed for as much as rounding to
+    bf16 comes to, and let it pass for a tree."""
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Lfm2Config(
+        vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, layer_types=["conv", "full_attention"],
+    )  # fmt: skip
+    settings = LLMConfig(model="lfm2", lora=LoraSettings(target_modules=["q_proj"]))
+    with pytest.warns(UserWarning, match="run whole"):
+        llm = wrap(Lfm2ForCausalLM(config).eval(), tiny.tokenizer(), settings, DEFAULT)
+    assert llm.layout == "whole"
+
+
+def test_adapters_that_do_not_fit_are_refused_for_the_right_reason():
+    """It was said that "all-linear" names no layer, and to use "all-linear"."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    model = MambaForCausalLM(MambaConfig(vocab_size=260, hidden_size=32, num_hidden_layers=2, state_size=4))
+    with pytest.raises(ValueError, match=r"out_proj.*incompatible with Mamba.*Its linear layers are \['dt_proj', 'in_proj'"):
+        wrap(model, tiny.tokenizer(), LLMConfig(model="mamba"), DEFAULT)

@@ -65,3 +65,27 @@ def test_repeated_sequences_of_tokens():
     loop = replace(played.replies[2], ids=(9,) * 8, logprobs=(-1.0,) * 8)  # five fours, one of them new
     replies = (*played.replies[:2], loop, *played.replies[3:5], loop)
     assert describe(replace(played, replies=replies))["rollout/repetition"] == pytest.approx(2 * 4 / 5 / 6)
+
+
+def test_episodes_that_the_border_cuts_say_nothing_of_variance():
+    """What they still would have been paid is not known: stream 0 pays 4, 3 and then -1 of an episode that goes on."""
+    cut = torch.tensor([[False, False, True], [False, False, False]])
+    played = rollout(
+        learner(),
+        rewards=torch.tensor([[1.0, 3.0, -1.0], [0.0, 2.0, 0.0]]),
+        terminated=torch.tensor([[False, True, False], [False, True, True]]),
+        truncated=cut,
+        cut=cut,
+    )
+    metrics = describe(played)
+    # context 0 is met once now (4), so that context 1 alone counts: 3 and 2, variance 0.25
+    assert metrics["rollout/reward_variance_within"] == pytest.approx(0.25)
+    assert metrics["rollout/reward_variance_across"] == pytest.approx(0.0)
+    assert not any("variance" in name for name in describe(replace(played, episode_ids=torch.full((2, 3), 2))))
+
+
+def test_penalties_are_told_apart_from_what_was_paid():
+    """A mean return of -5 may be no more than the agent's own penalty for what it could not read."""
+    metrics = describe(replace(spoken(), episode_penalties=torch.tensor([-1.0, 0.0, -2.0, 0.0])))
+    assert metrics["rollout/penalty_mean"] == pytest.approx(-0.75)
+    assert "rollout/penalty_mean" not in describe(rollout(learner()))
