@@ -5,9 +5,9 @@
     python scripts/mutate.py lgym/modules --sample 120 --seed 0 --json mutants.json
 
 A change (see `mutants.py`) is noticed where a test fails or does not end. Asked are the test files in the mirror of the
-file's folder under tests/ that reach it by imports, and those anywhere else that name it, or a name that it defines: nearest
-first, as many as `--budget` has seconds for. They run once without a change; one that fails then, or takes too long, is left
-out and named. Of a changed statement only those are asked that ran it, in their own process.
+file's folder under tests/ that reach it by imports, and those anywhere else that name it, or a name that it defines. They
+run once without a change; one that fails then, or takes too long, is left out and named. Of their tests those are asked that
+ran the changed statement, in their own process: the nearest first, as many as `--budget` has seconds for.
 
 Each change is tried in a fork of a process that has imported what the tests need of other libraries, and nothing of
 the checkout: the fork finds the changed package in a copy. Linux and macOS only.
@@ -30,33 +30,34 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork has no other threads than the one that made it
 
 import pytest
 from tqdm import tqdm
 
+from equivalents import EQUIVALENT
 from import_graph import ImportGraph
 from mutants import Mutant, mutants_of
+from tracing import Watch
 
 PATHS = ("lgym/functional", "lgym/modules", "lgym/data")
-EQUIVALENT: tuple[tuple[str, str, str, str], ...] = ()
-"""Changes that nothing can notice: file, line as it is, change, and why. Reported apart, while they survive."""
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """What a test file did without a change."""
+    """What a test did without a change."""
 
-    seconds: float  # of its tests
-    lines: dict[str, set[int]]  # of the package that it ran
+    name: str
+    seconds: float
+    lines: dict[str, set[int]]  # of each file of the package, those that it ran
+
+    def runs(self, mutant: Mutant) -> bool:
+        return not self.lines.get(mutant.file, set()).isdisjoint(mutant.lines)
 
 
 @dataclass(frozen=True)
@@ -69,25 +70,6 @@ class Result:
     seconds: float
 
 
-class Watch:
-    """A pytest plugin that measures tests and the lines of a package that they run."""
-
-    def __init__(self, package: Path) -> None:
-        self.package = str(package) + os.sep
-        self.seconds = 0.0
-        self.lines: dict[str, set[int]] = defaultdict(set)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds += report.duration
-
-    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        file = frame.f_code.co_filename
-        if not file.startswith(self.package):
-            return None
-        self.lines[file[len(self.package) :]].add(frame.f_lineno)
-        return self.trace
-
-
 class Runner:
     """Runs test files in forks, on a copy of the package."""
 
@@ -96,8 +78,8 @@ class Runner:
         shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(copy, quiet=2)
 
-    def unchanged(self, test: str, limit: float) -> Unchanged | str:
-        """What a test file does, or why it cannot be asked. Afterwards this process has imported what the file needed."""
+    def unchanged(self, file: str, limit: float) -> list[Unchanged] | str:
+        """What a file's tests do, or why they cannot be asked. Afterwards this process has imported what they needed."""
         report = self.copy / "report.json"
         report.unlink(missing_ok=True)
 
@@ -105,10 +87,9 @@ class Runner:
             watch = Watch(self.copy / self.package)
             threading.settrace(watch.trace)
             sys.settrace(watch.trace)
-            status = self._tests([test], watch)
+            status = self._tests([file], watch)
             sys.settrace(None)
-            lines = {f"{self.package}/{name}": sorted(own) for name, own in watch.lines.items()}
-            report.write_text(json.dumps({"seconds": watch.seconds, "lines": lines, "modules": self._others()}))
+            report.write_text(json.dumps({"tests": watch.told(), "modules": self._others()}))
             return status
 
         status = in_fork(work, limit)
@@ -119,10 +100,13 @@ class Runner:
         for name in told["modules"]:
             with suppress(ImportError, AttributeError):  # some exist only within another
                 importlib.import_module(name)
-        return Unchanged(told["seconds"], {name: set(own) for name, own in told["lines"].items()})
+        found = []
+        for name, (seconds, files) in told["tests"].items():
+            found.append(Unchanged(name, seconds, {f"{self.package}/{own}": set(lines) for own, lines in files.items()}))
+        return sorted(found, key=lambda test: test.seconds)
 
     def is_noticed(self, mutant: Mutant, tests: list[str], limit: float) -> bool:
-        """Whether one of the test files fails, or does not end in time."""
+        """Whether one of the tests fails, or does not end in time."""
         file = self.copy / mutant.file
         original = file.read_bytes()
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
@@ -133,14 +117,14 @@ class Runner:
         finally:
             file.write_bytes(original)
 
-    def _tests(self, files: list[str], *plugins: object) -> int:
+    def _tests(self, names: list[str], *plugins: object) -> int:
         os.chdir(self.root)
         sys.path.insert(0, str(self.copy))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(self.copy), os.environ.get("PYTHONPATH", "")])
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # two changes within a second would look alike to it
         sys.dont_write_bytecode = True
         words = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", f"--rootdir={self.root}"]
-        return int(pytest.main([*words, *files], plugins=[*plugins]))
+        return int(pytest.main([*words, *names], plugins=[*plugins]))
 
     def _others(self) -> list[str]:
         """The modules of this process that are not of the checkout, in the order of their imports."""
@@ -180,26 +164,32 @@ def tried(mutants: Sequence[Mutant], runner: Runner, budget: float, timeout: flo
     """What becomes of each."""
     graph = ImportGraph(runner.root, runner.package)
     asked = {file: graph.tests_of(runner.root / file) for file in dict.fromkeys(mutant.file for mutant in mutants)}
-    unchanged: dict[str, Unchanged] = {}
-    for test in tqdm(dict.fromkeys(test for tests in asked.values() for test in tests), "unchanged"):
-        found = runner.unchanged(test, limit=20 + 2 * budget)
+    unchanged: dict[str, list[Unchanged]] = {}
+    for file in tqdm(dict.fromkeys(file for files in asked.values() for file in files), "unchanged"):
+        found = runner.unchanged(file, limit=60 + 2 * budget)
         if isinstance(found, str):
-            tqdm.write(f"left out: {test} {found}")
+            tqdm.write(f"left out: {file} {found}")
         else:
-            unchanged[test] = found
+            unchanged[file] = found
     results: list[Result] = []
     for mutant in (bar := tqdm(mutants, "changed")):
-        tests, left = [], budget
-        for test in asked[mutant.file]:
-            own = unchanged.get(test)
-            if own and own.seconds <= left and not own.lines.get(mutant.file, set()).isdisjoint(mutant.lines):
-                tests.append(test)
-                left -= own.seconds
-        begun = time.monotonic()
-        killed = bool(tests) and runner.is_noticed(mutant, tests, timeout or 10 + 4 * (budget - left))
-        results.append(Result(mutant, _outcome(mutant, killed), tests, time.monotonic() - begun))
+        tests = [test for file in asked[mutant.file] for test in unchanged.get(file, []) if test.runs(mutant)]
+        tests = within(tests, budget)
+        limit = timeout or 10 + 4 * sum(test.seconds for test in tests)
+        names, begun = [test.name for test in tests], time.monotonic()
+        killed = bool(tests) and runner.is_noticed(mutant, names, limit)
+        results.append(Result(mutant, _outcome(mutant, killed), names, time.monotonic() - begun))
         bar.set_postfix(survived=sum(result.outcome == "survived" for result in results))
     return results
+
+
+def within(tests: Sequence[Unchanged], budget: float) -> list[Unchanged]:
+    """As many as there are seconds for, but one at least."""
+    chosen: list[Unchanged] = []
+    for test in tests:
+        if not chosen or sum(own.seconds for own in chosen) + test.seconds <= budget:
+            chosen.append(test)
+    return chosen
 
 
 def _outcome(mutant: Mutant, killed: bool) -> str:
