@@ -47,3 +47,21 @@ def test_the_reference_divergence_is_to_the_reference():
     assert float(metrics["policy/ref_kl"]) == pytest.approx(expected, rel=1e-5)
     assert float((loss - without).detach()) == pytest.approx(0.5 * expected, rel=1e-4)
     assert expected != pytest.approx(float(k3((new - batch.ref_logprobs)[batch.mask]).mean()), rel=0.05)
+
+
+def test_the_gap_is_of_the_first_minibatch():
+    """Catches a gap that is not the largest difference from what was recorded at play, or that is measured again when the
+    policy has moved."""
+    module = learner(TextPPO, value_coef=0.0, gamma=1.0)
+    batch = module.prepare(rollout())
+    with torch.no_grad():
+        new = module.policy.likelihoods(batch).logprobs
+    expected = float((new - batch.old_logprobs)[batch.mask].abs().max())
+    module.loss(batch)
+    assert module.rollout_metrics["policy/logprob_gap"] == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    module.loss(batch)
+    assert module.rollout_metrics["policy/logprob_gap"] == pytest.approx(expected, rel=1e-5)
