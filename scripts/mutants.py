@@ -43,6 +43,8 @@ DROPPED = {"abs", "clone", "detach", "exp", "sqrt", "square"}
 NUMBERS = {"Tensor", "float", "int"}
 """What a function has to return, by its annotation, for its result to be doubled."""
 
+Node = ast.expr | ast.stmt | ast.keyword
+
 FIXED = (ast.Import, ast.ImportFrom, ast.Raise, ast.Assert, ast.JoinedStr)
 
 
@@ -73,7 +75,8 @@ def mutants_of(file: Path, root: Path) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     found: dict[str, Mutant] = {}
     for node, new, statement in _changes(tree.body, ""):
-        begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        begin = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)  # ast.parse gives both
         put = f"({new})" if isinstance(node, ast.expr) else new
         changed = (source[:begin] + put.encode() + source[end:]).decode()
         text = lines[node.lineno - 1].decode().strip()
@@ -83,7 +86,7 @@ def mutants_of(file: Path, root: Path) -> list[Mutant]:
     return sorted(found.values(), key=lambda mutant: mutant.line)
 
 
-def _changes(body: list[ast.stmt], returns: str) -> Iterator[tuple[ast.AST, str, range]]:
+def _changes(body: list[ast.stmt], returns: str) -> Iterator[tuple[Node, str, range]]:
     """What to replace, by what, and the lines of its statement; of statements in a function that returns such a thing."""
     for statement in body:
         if isinstance(statement, FIXED) or _is_left_alone(statement):
@@ -92,19 +95,22 @@ def _changes(body: list[ast.stmt], returns: str) -> Iterator[tuple[ast.AST, str,
         nested = [child for block in inner for child in block]
         for handler in getattr(statement, "handlers", []):
             nested += handler.body
-        last = statement.body[0].lineno - 1 if getattr(statement, "body", None) else statement.end_lineno  # type: ignore[attr-defined]
+        block = getattr(statement, "body", None)
+        last = block[0].lineno - 1 if block else statement.end_lineno or 0
         header = range(statement.lineno, max(statement.lineno, last) + 1)
         for node, new in _of_statement(statement, returns):
             yield node, new, header
         for expression in _expressions(statement, set(map(id, nested))):
             for node, new in _of_expression(expression):
                 yield node, new, header
-        function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
-        told = ast.unparse(statement.returns) if function and statement.returns else ""  # type: ignore[attr-defined]
-        yield from _changes(nested, told if function else returns)
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _changes(nested, ast.unparse(statement.returns) if statement.returns else "")
+        else:
+            yield from _changes(nested, returns)
 
 
 def _is_left_alone(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, `__all__` or for type checkers only."""
     if isinstance(statement, ast.Assign):
         return any(isinstance(target, ast.Name) and target.id == "__all__" for target in statement.targets)
     if isinstance(statement, ast.If):
@@ -125,7 +131,7 @@ def _expressions(node: ast.AST, nested: set[int]) -> Iterator[ast.expr]:
             yield from _expressions(child, nested)
 
 
-def _of_statement(statement: ast.stmt, returns: str) -> Iterator[tuple[ast.AST, str]]:
+def _of_statement(statement: ast.stmt, returns: str) -> Iterator[tuple[Node, str]]:
     if isinstance(statement, ast.AugAssign) and type(statement.op) in OPERATORS:
         yield statement, ast.unparse(_with(statement, op=OPERATORS[type(statement.op)]()))
     if isinstance(statement, ast.AugAssign):
@@ -144,7 +150,7 @@ def _of_statement(statement: ast.stmt, returns: str) -> Iterator[tuple[ast.AST, 
                     yield value, _doubled(value)
 
 
-def _of_expression(node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
+def _of_expression(node: ast.expr) -> Iterator[tuple[Node, str]]:
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
             ops = [COMPARISONS[type(op)]() if i == j else own for j, own in enumerate(node.ops)]
@@ -169,17 +175,17 @@ def _of_expression(node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
         yield from _of_call(node)
 
 
-def _of_constant(node: ast.Constant) -> Iterator[tuple[ast.AST, str]]:
+def _of_constant(node: ast.Constant) -> Iterator[tuple[Node, str]]:
     value = node.value
     if isinstance(value, bool):
         yield node, str(not value)
     elif isinstance(value, int | float):
-        yield node, repr({0: type(value)(1), 1: type(value)(0)}.get(value, value + 1))
+        yield node, repr(type(value)(not value) if value in (0, 1) else value + 1)
     elif isinstance(value, str) and value in NAMES:
         yield node, repr(NAMES[value])
 
 
-def _of_call(node: ast.Call) -> Iterator[tuple[ast.AST, str]]:
+def _of_call(node: ast.Call) -> Iterator[tuple[Node, str]]:
     for keyword in node.keywords:  # clamp(min=) and clamp(max=)
         if keyword.arg in ("min", "max") and len(node.keywords) == 1:
             yield keyword, f"{NAMES[keyword.arg]}={ast.unparse(keyword.value)}"
@@ -196,7 +202,7 @@ def _doubled(value: ast.expr) -> str:
     return ast.unparse(ast.BinOp(value, ast.Mult(), ast.Constant(2)))
 
 
-def _with(node: ast.AST, **changes: object) -> ast.AST:
+def _with(node: Node, **changes: object) -> Node:
     changed = deepcopy(node)
     for name, value in changes.items():
         setattr(changed, name, value)
