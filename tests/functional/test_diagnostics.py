@@ -75,6 +75,10 @@ def test_refuses_what_does_not_fit():
         clip_fraction(x, x, clip_low=-0.2, clip_high=0.2)
     with pytest.raises(ValueError, match="clip_high must lie"):
         clip_fraction(x, x, clip_low=0.2, clip_high=-0.2)
+    with pytest.raises(ValueError, match=r"values \[2, 2\], groups \[2\]"):  # would be the variances of half of them
+        variance_within_and_across(x.new_zeros(2, 2), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"logprobs \[2, 3\], actions \[3, 2\]"):  # as many entries in another order
+        action_information(x.new_zeros(2, 3), torch.zeros(3, 2, dtype=torch.int64), x[:2])
 
 
 def test_variance_within_and_across_by_hand():

@@ -109,6 +109,8 @@ def test_whiten_where_there_is_no_spread():
 def test_refuses_what_does_not_fit():
     """Catches a mask that would broadcast over the wrong axis."""
     x = torch.zeros(2, 3)
-    for function in (masked_mean, masked_deviations, whiten):
-        with pytest.raises(ValueError, match=r"x \[2, 3\], (mask|weights) \[3\]"):
+    for function, name in ((masked_mean, "mask"), (masked_deviations, "mask"), (whiten, "weights")):
+        with pytest.raises(ValueError, match=rf"x \[2, 3\], {name} \[3\]"):
             function(x, torch.ones(3))
+    with pytest.raises(ValueError, match=r"x \[0\], mask \[3\]"):  # also where there is nothing to deviate
+        masked_deviations(x.new_zeros(0), torch.ones(3))

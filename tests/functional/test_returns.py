@@ -100,6 +100,13 @@ def test_targets_carry_no_gradient():
     assert not discounted_returns(row(1, 1), values, flags(0, 0), flags(0, 0), gamma=0.9).requires_grad
 
 
+def test_the_finer_precision_is_kept():
+    """Catches returns in the precision of the rewards alone: 1 + 2^-40 is 1 in float32."""
+    returns = discounted_returns(row(1).float(), row(2**-40), flags(0), flags(0), gamma=1.0)
+    assert returns.dtype == torch.float64
+    assert returns.item() == 1 + 2**-40
+
+
 def test_refuses_what_does_not_fit():
     """Catches inputs that would broadcast or compute in silence."""
     with pytest.raises(ValueError, match=r"rewards \[1, 2\], next_values \[1, 1\]"):

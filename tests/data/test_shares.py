@@ -1,0 +1,116 @@
+"""What falls to each of several processes, in one: their number and its own are set by hand."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from lgym import ranks
+from lgym.data.checks import require_history, require_replayable, require_seconds
+from lgym.data.imitation import _batch
+from lgym.data.shares import STAGES, minibatches, own_state, remembering_all, share, stream
+from modules import test_ppo
+from policies.test_generation import CONTEXTS, replies_of
+from policies.test_generation import policy as speaking
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """Makes this one process of so many."""
+
+    def become(rank: int, size: int) -> None:
+        monkeypatch.setattr(ranks, "size", lambda: size)
+        monkeypatch.setattr(ranks, "rank", lambda: rank)
+
+    return become
+
+
+@pytest.mark.parametrize(("total", "size"), [(13, 2), (7, 3), (2, 4), (8, 1)])
+def test_shares_cover_everything_once(process, total, size):
+    """Catches an episode of an evaluation that two processes play, or none: 13 among 2 are 6 and 7."""
+    played = []
+    for rank in range(size):
+        process(rank, size)
+        first, count = share(total)
+        assert total // size <= count <= -(-total // size)
+        played += range(first, first + count)
+    assert played == list(range(total))
+
+
+def test_every_process_and_stage_draws_its_own_seeds():
+    """Catches processes that play the same episodes, or an evaluation that plays those of training."""
+    seeds = {stream(seed, stage, rank) for seed in range(3) for stage in STAGES for rank in range(4)}
+    assert len(seeds) == 3 * 4 * 4
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert stream(1, "fit", 2) == stream(1, "fit", 2)
+
+
+def test_a_process_with_fewer_minibatches_fills_up(process, monkeypatch):
+    """Catches processes that take different numbers of steps, and fillings that count: 3 contexts, one at a time, are three
+    minibatches, where another has five."""
+    module = test_ppo.learner(gamma=1.0)
+    batch = module.prepare(test_ppo.rollout(module))
+    process(0, 2)
+    monkeypatch.setattr(ranks, "everyone", lambda own: [own, 5])
+    parts = list(minibatches(batch, 1, [0, 1, 2]))
+    assert [len(part) > 0 for part in parts] == [True] * 5
+    assert [part.scale for part in parts] == pytest.approx([5 * batch.scale] * 3 + [0.0] * 2)
+    assert sum(len(part) for part in parts if part.scale) == len(batch)
+    # of two and three minibatches: 2 * 2 // 3 rounded up are 2 contexts each, no more can be had
+    monkeypatch.setattr(ranks, "everyone", lambda own: [own, 3])
+    parts = list(minibatches(batch, 2, [0, 1, 2]))
+    assert len(parts) == 3
+    assert sum(len(part) for part in parts if part.scale) == len(batch)
+    assert {part.scale for part in parts} <= {3 * batch.scale, 0.0}
+
+
+def test_all_remember_what_each_played(monkeypatch):
+    """Catches memories that differ from process to process."""
+    monkeypatch.setattr(ranks, "everyone", lambda own: [own, [["theirs"]]])
+    stored = []
+    remembering_all(stored.extend)([["ours"], ["ours too"]])
+    assert stored == [["ours"], ["ours too"], ["theirs"]]
+    assert remembering_all(None) is None
+
+
+def test_states_of_another_number_of_processes(process):
+    """Catches a state of another process, and a change of the number that nobody is told."""
+    process(1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert own_state(["first", "second"]) == "second"
+    with pytest.warns(UserWarning, match="written by 1 processes and 2 go on"):
+        assert own_state(["first"]) is None
+    process(0, 1)
+    with pytest.warns(UserWarning, match="written by 2 processes and 1 go on"):
+        assert own_state(["first", "second"]) == "first"
+
+
+def test_limits_of_the_data_are_refused():
+    """Catches a history below 0, a time limit of 0, and a replay of turns whose prompts hold what came before."""
+    require_history("full")
+    require_history(0)
+    with pytest.raises(ValueError, match="history is -1"):
+        require_history(-1)
+    require_seconds(worker_timeout=0.1)
+    with pytest.raises(ValueError, match="worker_timeout is 0 seconds"):
+        require_seconds(worker_timeout=0.0)
+    require_replayable(None, None, "full")
+    require_replayable(object(), 8, 0)
+    for episodes, history in ((None, 0), (8, 1), (8, "full")):
+        with pytest.raises(ValueError, match="replay keeps whole episodes"):
+            require_replayable(object(), episodes, history)
+
+
+def test_imitated_turns_count_by_token():
+    """Catches a scale that is not one over the tokens, turns out of the order of their contexts, and padding that counts."""
+    rows, replies = replies_of(speaking(), count=5)
+    batch = _batch([(CONTEXTS[row], reply) for row, reply in zip(rows, replies, strict=True)])
+    assert batch.rows.tolist() == [0, 0, 1, 1, 2]  # 0 1 2 0 1, sorted
+    assert batch.replies == tuple(replies[i].ids for i in (0, 3, 1, 4, 2))
+    assert batch.mask.sum(1).tolist() == [len(replies[i].ids) for i in (0, 3, 1, 4, 2)]
+    assert batch.scale == pytest.approx(1 / sum(len(reply.ids) for reply in replies))
+    assert torch.equal(batch.advantages, batch.mask.float())
+    assert batch.choices.tolist() == [-1] * 5
