@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch
 from lgym.batch import Rollout
 from lgym.check.world import RandomPlay
 from lgym.data import RolloutDataModule
+from lgym.models.limits import kv_bytes_per_token
 from lgym.modules import PolicyLearner
 from lgym.types import Episode
 
@@ -59,6 +61,15 @@ class Trial:
     moment_bytes: int
     """What an optimizer with two moments of every trained parameter will add."""
 
+    kv_bytes_per_turn: float
+    """What the keys and values of a prompt and its reply take, where they are held; 0 where nothing is written."""
+
+    kv_bytes_bound: float
+    """How much of them is held at once; infinite where all conversations are kept."""
+
+    environments: int
+    """That played together."""
+
 
 def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> Trial:
     """Plays a few whole episodes with the training's own collector, and runs the loss of one minibatch forward and backward.
@@ -96,7 +107,21 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
         before,
         peak_bytes(module.device),
         2 * trained,
+        *_kv_bytes(module, rollout, kept=data.history != 0),
+        data.num_envs,
     )
+
+
+def _kv_bytes(module: PolicyLearner, rollout: Rollout, *, kept: bool) -> tuple[float, float]:
+    """Bytes of the keys and values of a prompt, with all candidates or its reply, and how many are held at once."""
+    if not (module.speaks or kept):
+        return 0.0, math.inf
+    llm: Any = module.policy.llm
+    dtype = llm.causal_lm.get_input_embeddings().weight.dtype
+    each = kv_bytes_per_token(llm.causal_lm.config.get_text_config(), dtype)
+    prompts = [len(context.prompt_ids) for context in rollout.contexts]
+    bound = math.inf if kept else float(getattr(module.policy, "kv_cache_tokens", math.inf))
+    return each * (_mean(prompts) + module.policy.max_new_tokens), each * bound
 
 
 def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> int | None:
@@ -167,10 +192,12 @@ class Amounts:
     turns: int | None
     update_epochs: int
     minibatch_size: int
+    environments: int
 
     @classmethod
     def of(cls, data: RolloutDataModule) -> Amounts:
-        return cls(data.episodes_per_rollout, data.turns_per_rollout, data.update_epochs, data.minibatch_size)
+        sizes = data.update_epochs, data.minibatch_size, data.num_envs
+        return cls(data.episodes_per_rollout, data.turns_per_rollout, *sizes)
 
 
 def estimate(amounts: Amounts, trial: Trial, play: RandomPlay, *, speaks: bool) -> Estimate:
@@ -198,8 +225,17 @@ def estimate(amounts: Amounts, trial: Trial, play: RandomPlay, *, speaks: bool) 
         distinct,
         play_seconds,
         amounts.update_epochs * units * trial.step_seconds / trial.step_size,
-        trial.play_bytes + activations + trial.moment_bytes,
+        trial.play_bytes + max(activations, _held(amounts, trial)) + trial.moment_bytes,
     )
+
+
+def _held(amounts: Amounts, trial: Trial) -> float:
+    """Bytes of keys and values beyond those of the small rollout; twice, since they are copied when rows of them go on."""
+    few, many = (
+        min(environments * trial.kv_bytes_per_turn, trial.kv_bytes_bound)
+        for environments in (trial.environments, amounts.environments)
+    )
+    return 2 * (many - few)
 
 
 def _mean(numbers: Sequence[float]) -> float:

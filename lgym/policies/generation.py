@@ -57,6 +57,7 @@ class GenerationPolicy(nn.Module):
         sampling = Sampling(temperature, top_k, top_p)
         self.writer = Writer(max_new_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.share_prefixes = share_prefixes
+        self.kv_cache_tokens = kv_cache_tokens
         self.detach_value = False
 
     @property

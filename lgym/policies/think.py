@@ -75,6 +75,7 @@ class ThinkPolicy(nn.Module):
         self.choice = Choice(normalisation, choice_temperature)
         self.cue = cue
         self.share_prefixes = share_prefixes
+        self.kv_cache_tokens = kv_cache_tokens
         self.detach_value = False
 
     @property

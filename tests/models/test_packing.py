@@ -1,7 +1,10 @@
 """Packing: the layout must hold every token once, and let it see its own sequence only."""
 
+from pathlib import Path
+
 import pytest
 
+import sharing
 from lgym.models.packing import common_prefix_length, pack
 
 CAT = ((5, 6, 7), (5, 6, 8), (5, 9))
@@ -76,38 +79,24 @@ def test_without_sharing_every_sequence_is_a_row():
     assert packed.padded(packed.token_ids).tolist() == [[5, 6, 7], [5, 6, 8], [5, 9, 0]]
 
 
-def conversations(count: int, turns: int, tokens: int) -> list[tuple[int, ...]]:
-    """The prompts of `count` episodes, each of which goes on from the one before by so many tokens of its own."""
-    words = [tuple(range(1000 * (n + 1), 1000 * (n + 1) + turns * tokens)) for n in range(count)]
-    return [own[: tokens * (turn + 1)] for own in words for turn in range(turns)]
-
-
-def behind(own: int, ends: int, length: int, prompts: int = 6) -> list[tuple[int, ...]]:
-    """Prompts with so many tokens of their own, and behind each so many ends of a length, no two alike."""
-    return [
-        (*range(10_000 * p, 10_000 * p + own), *range(100_000 + 1000 * e, 100_000 + 1000 * e + length))
-        for p in range(1, prompts + 1)
-        for e in range(ends)
-    ]
-
-
-CASES = [behind(own, ends, 4) for own in (10, 30, 60, 200, 1000) for ends in (2, 12, 40)]
-CASES += [behind(own, 8, 64) for own in (10, 60, 200, 1000)]
-CASES += [conversations(4, 20, tokens) for tokens in (10, 30, 60)]
-
-
-@pytest.mark.parametrize("paths", CASES)
-def test_tokens_computed_over_distinct_ones(paths):
+@pytest.mark.parametrize(("name", "own", "paths"), list(sharing.cases()), ids=lambda given: str(given)[:24])
+def test_tokens_computed_over_distinct_ones(name, own, paths):
     """At about 50 tokens of a prompt's own each further candidate or response ran the whole prompt again: up to 10 times."""
-    distinct = len({path[: n + 1] for path in paths for n in range(len(path))})
-    assert pack(paths, row_length=64).real_tokens <= 1.15 * distinct
+    assert pack(paths, row_length=64).real_tokens <= 1.15 * sharing.distinct_tokens(paths)
+
+
+def test_the_table_is_that_of_the_docs(capsys):
+    """`docs/speed.md` has it as the command prints it."""
+    sharing.main()
+    docs = Path(__file__).parents[2] / "docs" / "speed.md"
+    assert capsys.readouterr().out.strip() in docs.read_text(encoding="utf-8")
 
 
 def test_rows_without_trunks_grow_for_what_they_share():
     """The layout with a cache per row cannot reach into another row: there a row holds all that shares more than it adds."""
+    behind, conversations = sharing.behind, sharing.conversations
     for paths in (behind(200, 12, 4), behind(60, 12, 4), behind(200, 8, 32), conversations(4, 20, 30)):
-        distinct = len({path[: n + 1] for path in paths for n in range(len(path))})
-        assert pack(paths, row_length=64, trunks=False).real_tokens <= 1.15 * distinct
+        assert pack(paths, row_length=64, trunks=False).real_tokens <= 1.15 * sharing.distinct_tokens(paths)
 
 
 @pytest.mark.parametrize(
