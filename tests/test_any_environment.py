@@ -63,7 +63,7 @@ def test_an_environment_trains_from_yaml_alone(name, tmp_path, model_folder):
 SPEAKING = """
 trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 1, enable_checkpointing: false}
 model:
-  class_path: lgym.modules.REINFORCE
+  class_path: lgym.modules.A2C
   init_args: {llm: {lora: {r: 4}}, policy: {max_new_tokens: 3}}
 data:
   {num_envs: 2, turns_per_rollout: 4, update_epochs: 1, eval_episodes: 1, max_episode_steps: 3, %s}

@@ -10,7 +10,7 @@ import torch
 from lgym import ranks
 from lgym.data.checks import require_history, require_replayable, require_seconds
 from lgym.data.imitation import _batch
-from lgym.data.shares import STAGES, minibatches, own_state, remembering_all, share, stream
+from lgym.data.shares import minibatches, own_state, remembering_all, share
 from modules import test_ppo
 from policies.test_generation import CONTEXTS, replies_of
 from policies.test_generation import policy as speaking
@@ -37,14 +37,6 @@ def test_shares_cover_everything_once(process, total, size):
         assert total // size <= count <= -(-total // size)
         played += range(first, first + count)
     assert played == list(range(total))
-
-
-def test_every_process_and_stage_draws_its_own_seeds():
-    """Catches processes that play the same episodes, or an evaluation that plays those of training."""
-    seeds = {stream(seed, stage, rank) for seed in range(3) for stage in STAGES for rank in range(4)}
-    assert len(seeds) == 3 * 4 * 4
-    assert all(0 <= seed < 2**31 for seed in seeds)
-    assert stream(1, "fit", 2) == stream(1, "fit", 2)
 
 
 def test_a_process_with_fewer_minibatches_fills_up(process, monkeypatch):

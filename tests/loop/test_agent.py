@@ -121,7 +121,7 @@ def test_a_temperature_is_trained_too():
 
 def test_a_reward_reaches_the_first_turn():
     """With lambda 1 and values of 0, every turn of (0, 0, 1) has the return 1; LlamaGym gave each 1 / 3.5."""
-    agent = make(learn={"lam": 1.0, "whiten_advantages": False})
+    agent = make(learn={"lam": 1.0, "gamma": 1.0, "whiten_advantages": False})
     episode(agent)
     learner = agent._learner
     batch = learner.module.prepare(rollout_of(learner._episodes, 0.0))

@@ -79,7 +79,7 @@ def test_none_is_as_good_as_not_given():
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
     assert generation_policy({"max_new_tokens": None}).max_new_tokens == 32
     module = learner(gamma=None, lam=None, learning_rate=None, cliprange=None, init_kl_coef=None, kl_penalty=None)
-    assert (module.gamma, module.gae_lambda, module.objective.settings) == (1.0, 0.95, TokenLoss())
+    assert (module.gamma, module.gae_lambda, module.objective.settings) == (0.99, 0.95, TokenLoss())
     assert module.make_optimizer([tiny.causal_lm().lm_head.weight]).defaults["lr"] == 3e-4
     assert learner(clip_low=None, clip_high=None).objective.settings.clip_low is None
     with pytest.raises(ValueError, match="'lr', which lgym does not know"):

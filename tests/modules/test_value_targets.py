@@ -48,21 +48,23 @@ def test_values_learn_returns(algorithm, gae_lambda, returns):
 
 @pytest.mark.parametrize("algorithm", [A2C, TextPPO])
 def test_the_reward_scale_reaches_advantages_and_values(algorithm):
-    """Catches a scale that is taken and ignored: at 0.1 the returns are a tenth of 2, 2, 0.5, 1, 0.5, 0.5, and advantages
-    what they are above the values, which are in the scaled units already."""
+    """Catches a scale that is taken and ignored, and one of values that people read: returns stay 2, 2, 0.5, 1, 0.5, 0.5,
+    and advantages are a tenth of what they are above the values."""
     advantages, returns = credit(learner(algorithm, gae_lambda=1.0, reward_scale=0.1, **PLAIN))
-    assert returns == pytest.approx([0.2, 0.2, 0.05, 0.1, 0.05, 0.05], abs=1e-6)
-    assert advantages == pytest.approx([0.2 - 1, 0.2 - 2, 0.05 - 1, 0.1 - 3, 0.05 - 3, 0.05 - 3], abs=1e-6)
+    assert returns == pytest.approx([2.0, 2.0, 0.5, 1.0, 0.5, 0.5], abs=1e-6)
+    assert advantages == pytest.approx([0.1 * a for a in (2 - 1, 2 - 2, 0.5 - 1, 1 - 3, 0.5 - 3, 0.5 - 3)], abs=1e-6)
 
 
 def test_the_reward_scale_reaches_tokens():
     """Catches the same where tokens have credit of their own: with lambda 1, each token of an episode's last turn has what
-    that turn pays (2, 1, 0.5 and 0.5), times 0.1, as its return."""
+    that turn pays (2, 1, 0.5 and 0.5) as its return, and a tenth of that less its value as its advantage."""
     module = learner(TextPPO, credit="token", gamma=0.5, gae_lambda=1.0, reward_scale=0.1, whiten_advantages=False)
     batch = module.prepare(rollout(**VALUES))
     for turn, paid in ((1, 2.0), (3, 1.0), (4, 0.5), (5, 0.5)):
         own = batch.replies.index(REPLIES[turn])
-        assert batch.returns[own][batch.mask[own]].tolist() == pytest.approx([0.1 * paid] * len(REPLIES[turn]), abs=1e-5)
+        assert batch.returns[own][batch.mask[own]].tolist() == pytest.approx([paid] * len(REPLIES[turn]), abs=1e-5)
+        values = module.objective.recorded(batch).values[own][batch.mask[own]]
+        assert batch.advantages[own][batch.mask[own]].tolist() == pytest.approx((0.1 * (paid - values)).tolist(), abs=1e-5)
 
 
 def test_the_reward_scale_of_choices():
@@ -70,8 +72,8 @@ def test_the_reward_scale_of_choices():
     module = test_ppo.learner(gamma=1.0, gae_lambda=1.0, reward_scale=0.1, whiten_advantages=False)
     played = test_ppo.rollout(module)
     batch = module.prepare(played)
-    assert batch.returns.tolist() == pytest.approx([0.1, -0.1, 0.0, 0.2, 0.2], abs=1e-6)
-    assert batch.advantages.tolist() == pytest.approx((batch.returns - played.context_values[batch.rows]).tolist())
+    assert batch.returns.tolist() == pytest.approx([1.0, -1.0, 0.0, 2.0, 2.0], abs=1e-6)
+    assert batch.advantages.tolist() == pytest.approx((0.1 * (batch.returns - played.context_values[batch.rows])).tolist())
 
 
 @pytest.mark.parametrize("detached", [True, False])

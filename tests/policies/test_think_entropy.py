@@ -27,7 +27,7 @@ def test_text_choice_and_cue_have_their_own_entropy(contexts):
     choices = []
     for own, row, reply in zip(found, rows, replies, strict=True):
         prompt, at = contexts[row].prompt_ids, max(i for i, drawn in enumerate(reply.mask) if drawn)
-        before, scores = prompt + reply.ids[:at], []
+        before, scores = prompt + reply.fed_ids[: -len(contexts[row].candidate_ids[reply.choice])], []
         for ids in contexts[row].candidate_ids:
             logits = acting.llm.causal_lm(input_ids=torch.tensor([before + ids])).logits[0].detach()
             scores.append(logits[len(before) - 1 : -1].log_softmax(-1)[range(len(ids)), list(ids)].sum())
