@@ -113,8 +113,8 @@ def test_two_resume_exactly(two, config, tmp_path):
 
 
 def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
-    """`target_kl`, where nothing pulls back: they take the same decision, and what is skipped moves nothing, also by momentum
-    (Lightning has no word for that where there are several)."""
+    """`target_kl`, where nothing pulls back: they take the same decision, and what is skipped moves nothing, also by
+    momentum (Lightning has no word for that where there are several)."""
     apart = "--model.target_kl=1e-6", "--model.old_kl_coef=0", "--model.value_warmup=0"
     fit(config, tmp_path, "--trainer.devices=2", *apart)
     steps = sum(scalars(tmp_path)["optim/steps"].values())
