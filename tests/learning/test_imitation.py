@@ -32,7 +32,7 @@ data:
 """
 CHOOSES = "{class_path: lgym.policies.CandidatePolicy, init_args: {normalisation: token, temperature: 3}}"
 SPEAKS = "{class_path: lgym.policies.GenerationPolicy, init_args: {max_new_tokens: 6}}"
-THINKS = "{class_path: lgym.policies.ThinkPolicy, init_args: {max_think_tokens: 2, cue: ' so: '}}"
+THINKS = "{class_path: lgym.policies.ThinkPolicy, init_args: {max_think_tokens: 1, cue: ' so: '}}"
 
 
 class WordExpert:
