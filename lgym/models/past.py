@@ -213,6 +213,7 @@ def past_of(
     past = join(parts)
     if order == sorted(order) and len(parts) == 1:
         return past, hidden[0]
+    parts.clear()  # `join` has copied them, and `select` copies once more
     back = sorted(range(len(order)), key=order.__getitem__)
     return past.select(back, room), torch.cat(hidden)[torch.tensor(back, device=llm.device)]
 
