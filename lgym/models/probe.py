@@ -18,8 +18,8 @@ PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
 LAYOUT_GAPS = {torch.bfloat16: 0.5, torch.float16: 0.1}
 """In nats: what rounding in another order may come to."""
 
-LARGEST_LAYOUT_GAP = 1e-3
-"""The same in wider precisions."""
+LARGEST_LAYOUT_GAP, ACCELERATOR_GAP = 1e-3, 0.05
+"""The same in wider precisions on a CPU; elsewhere, where fp32 may be multiplied with fewer digits (TF32)."""
 
 
 @torch.no_grad()
@@ -33,9 +33,8 @@ def settle_layout(llm: ValueHeadLLM) -> None:
     """
     own = _own_logprobs(llm)
     limit = _largest_gap(llm)
-    if not any(
-        isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules()
-    ):  # reads its neighbours, whoever they are
+    convolves = any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules())
+    if not convolves:  # a convolution reads its neighbours in the row, whoever they are
         with suppress(KeyError, ValueError):
             use_tree_attention(llm.causal_lm)
             llm.layout = "tree"
@@ -63,7 +62,8 @@ def _largest_gap(llm: ValueHeadLLM) -> float:
     """By the coarsest precision that it computes in: quantized weights are multiplied in 8 bits or bf16."""
     if getattr(llm.causal_lm, "is_quantized", False):
         return LAYOUT_GAPS[torch.bfloat16]
-    return LAYOUT_GAPS.get(llm.causal_lm.get_input_embeddings().weight.dtype, LARGEST_LAYOUT_GAP)
+    wide = LARGEST_LAYOUT_GAP if llm.device.type == "cpu" else ACCELERATOR_GAP
+    return LAYOUT_GAPS.get(llm.causal_lm.get_input_embeddings().weight.dtype, wide)
 
 
 def _own_logprobs(llm: ValueHeadLLM) -> list[Tensor]:
