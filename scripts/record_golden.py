@@ -1,0 +1,262 @@
+"""Record golden values: what every algorithm computes with every policy, step by step, to compare with after a change.
+
+    python scripts/record_golden.py              # writes tests/golden/tiny.json, in a minute
+    python scripts/record_golden.py --blackjack  # writes tests/golden/blackjack.json: two rollouts of the real model
+
+Each case trains the tiny random model of the tests for a few rollouts of a small game, and records the loss and the gradient
+norm of every optimizer step, and the return, the entropy and the explained variance of every rollout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import lightning as L
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from helpers import tiny  # noqa: E402
+from lgym import modules, policies  # noqa: E402
+from lgym.agents import TextAgent  # noqa: E402
+from lgym.data import BestEpisodes, JsonLines, RolloutDataModule  # noqa: E402
+from lgym.models import LLMConfig, LoraSettings  # noqa: E402
+from lgym.modules import TokenLoss  # noqa: E402
+from lgym.types import ParsedAction  # noqa: E402
+
+ROLLOUTS = 3
+PER_ROLLOUT = {
+    "return": "rollout/return_mean",
+    "entropy": "policy/entropy",
+    "kl": "policy/approx_kl",
+    "explained_variance": "value/explained_variance",
+}
+
+
+class Game(gymnasium.Env):
+    """A few turns: 1 for naming the letter that is shown and a half less for another; the letter c, when shown and named,
+    ends the episode."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._shown = int(self.np_random.integers(3))
+        return self._shown, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        right = int(action) == self._shown
+        over = right and self._shown == 2
+        self._shown = int(self.np_random.integers(3))
+        return self._shown, 1.0 if right else -0.5, over, False, {}
+
+
+class Player(TextAgent):
+    """Reads the first letter from a to z, in thirds of the alphabet; so about every second random text is an action."""
+
+    system_prompt = "Name it."
+    actions = ("a", "bb", "c c")
+    fallback = "penalize"
+    penalty = -0.25
+
+    def format_observation(self, observation: Any) -> str:
+        return "abc"[int(observation)]
+
+    def extract_action(self, text: str) -> ParsedAction:
+        if text in self.actions:
+            return ParsedAction(self.actions.index(text))
+        letters = [ord(letter) - 97 for letter in text.lower() if "a" <= letter <= "z"]
+        return ParsedAction(letters[0] // 9) if letters else ParsedAction.failure("no letter")
+
+
+def candidates(**changes: Any) -> Any:
+    return policies.CandidatePolicy(**{"temperature": 3.0, **changes})
+
+
+def generation(**changes: Any) -> Any:
+    return policies.GenerationPolicy(**{"max_new_tokens": 4, **changes})
+
+
+def think(**changes: Any) -> Any:
+    return policies.ThinkPolicy(**{"max_think_tokens": 3, "cue": ":", "choice_temperature": 3.0, **changes})
+
+
+def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The module of each case, and what its data has otherwise than the others."""
+    llm = LLMConfig(model=str(folder / "model"), lora=LoraSettings(r=4), value_hidden_size=16)
+    examples = folder / "examples.jsonl"
+    examples.write_text('{"observation": "a", "response": "a"}\n{"observation": "b", "response": "bb"}\n')
+    groups = {"group_size": 4}
+    one_pass = {"update_epochs": 1}
+    demonstrations = {"demonstrations": [JsonLines(str(examples))], "imitation_size": 4}
+    everything = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
+    made: dict[str, tuple[Any, dict[str, Any]]] = {
+        "PPO, candidates": (modules.PPO(llm), {}),
+        "PPO, candidates, length by tokens": (modules.PPO(llm, candidates(normalisation="token")), {"history": 1}),
+        "PPO, candidates, constrained decoding": (modules.PPO(llm, candidates(normalisation="trie")), {}),
+        "PPO, candidates, reference and clipped values": (
+            modules.PPO(llm, candidates(), kl_coef=0.1, value_clip=0.2, value_warmup=0, target_kl=None, reward_scale=0.5),
+            {"turns_per_rollout": 24, "episodes_per_rollout": None},
+        ),
+        "PPO, candidates, demonstrations": (modules.PPO(llm, candidates(), sft_coef=0.5, sft_rollouts=1), demonstrations),
+        "PPO, candidates, brake": (modules.PPO(llm, candidates(), target_kl=1e-6, value_warmup=0), {}),
+        "PPO, candidates, detached values": (
+            modules.PPO(llm, candidates(), detach_value=True, whiten_advantages=False, gae_lambda=0.5, gamma=0.9),
+            {"history": "full"},
+        ),
+    }
+    for name, make in {"generation": generation, "think": think}.items():
+        for credit in ("turn", "token"):
+            made[f"PPO, {name}, advantages by {credit}"] = (modules.TextPPO(llm, make(), credit=credit), {})
+        made[f"PPO, {name}, everything on"] = (
+            modules.TextPPO(llm, make(), loss=TokenLoss(**everything), value_warmup=1, reward_scale=0.5, detach_value=True),
+            {"history": "full", "turns_per_rollout": 24, "episodes_per_rollout": None},
+        )
+    for name, make in {"candidates": candidates, "generation": generation, "think": think}.items():
+        made[f"A2C, {name}"] = (modules.A2C(llm, make()), one_pass)
+        made[f"REINFORCE, {name}"] = (modules.REINFORCE(llm, make()), one_pass)
+        made[f"GRPO, {name}"] = (modules.GRPO(llm, make()), groups)
+        made[f"RLOO, {name}"] = (modules.RLOO(llm, make()), groups)
+        made[f"GiGPO, {name}"] = (modules.GiGPO(llm, make()), groups)
+    made |= {
+        "GRPO, generation, reference in the loss": (
+            modules.GRPO(llm, generation(), loss=TokenLoss(kl_coef=0.1, normalise_by="tokens", **everything)),
+            groups,
+        ),
+        "GRPO, generation, reference in the reward": (
+            modules.GRPO(
+                llm, generation(), loss=TokenLoss(kl_coef=0.1, kl_in="reward", normalise_by="limit"), scale_by_std=False
+            ),
+            {**groups, "refill_groups": 2},
+        ),
+        "GRPO, think, demonstrations and best episodes": (
+            modules.GRPO(llm, think(), loss=TokenLoss(sft_coef=0.5, sft_rollouts=1)),
+            {**groups, **demonstrations, "replay": BestEpisodes(top_fraction=0.5)},
+        ),
+    }
+    return made
+
+
+class Record(L.Callback):
+    """Keeps the numbers of a run, and writes them where it runs."""
+
+    FILE = "golden.json"
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = {"loss": [], "gradient norm": []}
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
+        self.values["gradient norm"].append(float(norm))
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.values["loss"].append(float(outputs["loss"]))
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        for name, metric in PER_ROLLOUT.items():
+            if metric in trainer.callback_metrics:
+                self.values.setdefault(name, []).append(float(trainer.callback_metrics[metric]))
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        (Path(trainer.default_root_dir) / self.FILE).write_text(json.dumps(self.values))
+
+
+def run(module: Any, changes: dict[str, Any], folder: Path) -> dict[str, list[float]]:
+    """The numbers of one case."""
+    L.seed_everything(0, verbose=False)
+    module.make_optimizer = partial(torch.optim.AdamW, lr=3e-3)  # far enough that ratios reach their clips
+    settings = {
+        "num_envs": 8,
+        "episodes_per_rollout": 16,
+        "update_epochs": 2,
+        "minibatch_size": 16,
+        "max_episode_steps": 3,
+        "transcripts_per_rollout": 0,
+    }
+    data = RolloutDataModule("Golden-v0", Player(), **{**settings, **changes})
+    record = Record()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=ROLLOUTS,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=[record],
+    )
+    trainer.fit(module, datamodule=data)
+    return record.values
+
+
+def tiny_values(names: list[str] | None = None) -> dict[str, Any]:
+    """The golden values of the tiny model, of all cases or those named."""
+    if "Golden-v0" not in gymnasium.registry:
+        gymnasium.register("Golden-v0", Game)
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(name)
+        tiny.save(folder / "model")
+        made = cases(folder)
+        return {case: run(*made[case], folder) for case in (names or made)}
+
+
+def blackjack_values() -> dict[str, Any]:
+    """The golden values of the first two rollouts of configs/blackjack.yaml, as the command line runs it."""
+    from lgym.cli import main as lgym
+
+    sys.path.insert(0, str(Path(__file__).parent))  # for the class path of `Record`
+    with tempfile.TemporaryDirectory() as name:
+        options = {
+            "config": ROOT / "configs" / "blackjack.yaml",
+            "trainer.default_root_dir": name,
+            "trainer.max_epochs": 2,
+            "trainer.check_val_every_n_epoch": 100,
+            "trainer.callbacks": "record_golden.Record",
+            "trainer.accelerator": "cpu",
+        }
+        lgym(["fit", *(f"--{option}={value}" for option, value in options.items())])
+        return {"PPO, candidates, Blackjack": json.loads((Path(name) / Record.FILE).read_text())}
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were recorded with."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "lightning": L.__version__,
+        "machine": platform.machine(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--blackjack", action="store_true", help="the real model's Blackjack in place of the tiny model's cases"
+    )
+    parser.add_argument("--out", type=Path, help="write there instead")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    values = blackjack_values() if args.blackjack else tiny_values()
+    path = args.out or GOLDEN / ("blackjack.json" if args.blackjack else "tiny.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"versions": versions(), "values": values}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What every algorithm computes with every policy is what it computed when the golden values were recorded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import record_golden
+
+TINY = json.loads((record_golden.GOLDEN / "tiny.json").read_text())["values"]
+QUICK = [
+    "PPO, candidates",
+    "PPO, candidates, reference and clipped values",
+    "PPO, think, advantages by token",
+    "GRPO, generation",
+    "A2C, think",
+]
+"""Cases that every test run compares; the others take half a minute."""
+
+
+def assert_close(values: dict[str, list[float]], golden: dict[str, list[float]]) -> None:
+    """Equal up to the rounding of another processor: 1e-3 of each number, which a wrong term exceeds."""
+    assert values.keys() == golden.keys()
+    for name, expected in golden.items():
+        assert values[name] == pytest.approx(expected, rel=1e-3, abs=1e-5), name
+
+
+def compare(names: list[str]) -> None:
+    values: dict[str, Any] = record_golden.tiny_values(names)
+    for name in names:
+        assert_close(values[name], TINY[name])
+
+
+def test_quick_cases():
+    compare(QUICK)
+
+
+@pytest.mark.slow
+def test_all_other_cases():
+    compare([name for name in TINY if name not in QUICK])
+
+
+@pytest.mark.slow
+def test_blackjack_of_the_real_model():
+    golden = json.loads((record_golden.GOLDEN / "blackjack.json").read_text())["values"]
+    values = record_golden.blackjack_values()
+    for name, expected in golden.items():
+        assert_close(values[name], expected)
+
+
+def test_a_changed_number_shows():
+    """The comparison fails where one loss is off by a percent."""
+    golden = TINY["GRPO, candidates"]
+    wrong = {**golden, "loss": [value * 1.01 for value in golden["loss"]]}
+    with pytest.raises(AssertionError, match="loss"):
+        assert_close(wrong, golden)
