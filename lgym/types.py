@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 
 class Message(TypedDict):
@@ -36,22 +36,6 @@ class ParsedAction:
         return cls(action=None, ok=False, reason=reason)
 
 
-class Said(NamedTuple):
-    """What the policy said in one turn."""
-
-    answer: str
-    """What the agent reads an action from: the whole text, or the candidate that was chosen."""
-
-    text: str
-    """The whole text, as it stands in the conversation."""
-
-    ids: tuple[int, ...]
-    """Its tokens, a stop token included."""
-
-    ended: bool
-    """Whether it ended by itself, with a stop token or text."""
-
-
 @dataclass
 class Turn:
     """One observation, the answer to it and what the environment paid for that."""
@@ -60,10 +44,10 @@ class Turn:
     response_text: str
     reward: float
     value: float | None
-    """The learner's estimate of the return still to come, before acting, in rewards; `None` where it learns none."""
+    """The predicted return from here, before acting, in rewards; `None` without a critic."""
 
     probabilities: dict[str, float] = field(default_factory=dict)
-    """The policy's probability of each candidate; empty where it spoke freely."""
+    """The policy's probability of each candidate; empty for free text."""
 
 
 @dataclass
@@ -85,53 +69,59 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class TaughtTurn:
-    """A turn with what its tokens learn, to look at."""
+class TokenTrace:
+    """A turn as the policy saw it, token by token."""
 
     prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]  # T of them
-    mask: tuple[bool, ...]  # which the policy chose
-    logprobs: tuple[float, ...]
-    advantages: tuple[float, ...]
+    token_ids: tuple[int, ...]  # T of the response
+    action_mask: tuple[bool, ...]  # [T] 1 for the tokens that the policy chose
+    logprobs: tuple[float, ...]  # [T] at rollout time
+    advantages: tuple[float, ...]  # [T]
 
 
 class Policy(Protocol):
-    """What the data side asks of a policy that chooses between candidates."""
+    """The acting side of a policy, as the data side calls it."""
 
-    speaks: bool
-    """Whether it writes free text (`SpeakingPolicy`)."""
+    generates_text: bool
+    """Whether it writes free text, alone or before a choice."""
 
-    chooses: bool
+    scores_candidates: bool
     """Whether it chooses between the agent's candidates."""
 
     has_critic: bool
-    """Whether it has state values; else they are NaN."""
+    """Whether it has state values; otherwise they are NaN."""
 
-    def evaluate(self, contexts: Sequence[Any], *, going_on: Sequence[Any] = ()) -> tuple[Any, Any]:
-        """Log-probabilities [U, C] of each context's candidates, padded with -inf, and state values [U]. Later contexts go
-        on from those in `going_on`, so that it pays to keep what they are made of."""
+    def act(
+        self, prompts: Sequence[Any], rng: Any, *, keep_kv_cache: bool = True, bootstrap: Sequence[Any] = ()
+    ) -> tuple[list[Any], Any]:
+        """Answer each prompt.
+
+        Args:
+            prompts: n `Prompt`s, equal ones among them or not.
+            rng: NumPy's generator, the source of sampling; `None` takes the likeliest.
+            keep_kv_cache: whether later prompts extend these, so that it pays to keep their keys and values.
+            bootstrap: other prompts whose values will be asked for next.
+
+        Returns:
+            n `Response`s, and [n] state values.
+        """
         ...
 
-
-class SpeakingPolicy(Protocol):
-    """What the data side asks of a policy that speaks freely, or speaks and then chooses."""
-
-    speaks: bool
-    chooses: bool
-    has_critic: bool
-
-    def reply(self, contexts: Sequence[Any], seed: int | None, *, going_on: bool = True) -> tuple[list[Any], Any]:
-        """A `Reply` to each context, equal ones or not, and state values [len(contexts)]; without a seed the likeliest.
-        `going_on` says whether later contexts go on from these replies, so that it pays to keep what they are made of."""
+    def values(self, prompts: Sequence[Any]) -> Any:
+        """State values of prompts, [n]."""
         ...
 
-    def values(self, contexts: Sequence[Any]) -> Any:
-        """State values [U]."""
+    def prefetch(self, prompts: Sequence[Any]) -> None:
+        """Compute ahead what can be known of prompts before they come up."""
         ...
 
 
 class Learner(Protocol):
-    """What the data side asks of whoever learns from a rollout."""
+    """The learning side of a run, as the data side calls it."""
+
+    policy: Any
+    sft_rollouts: int
+    """Rollouts at the start that learn from demonstrations alone."""
 
     @property
     def tokenizer(self) -> Any:
@@ -144,27 +134,14 @@ class Learner(Protocol):
         ...
 
     @property
-    def speaks(self) -> bool:
-        """Whether the policy writes free text."""
+    def uses_sft(self) -> bool:
+        """Whether demonstrated turns are learned from in any rollout."""
         ...
 
-    @property
-    def chooses(self) -> bool:
-        """Whether the policy chooses between the agent's candidates, if it speaks then afterwards."""
+    def inference(self) -> AbstractContextManager[Any]:
+        """The `Policy` as it acts, in a context: no gradients, no dropout, the trainer's precision, weights that stay."""
         ...
 
-    @property
-    def imitates(self) -> bool:
-        """Whether turns are imitated in any rollout."""
-        ...
-
-    sft_rollouts: int
-    """Rollouts at the start in which nothing but demonstrations is learned."""
-
-    def acting(self) -> AbstractContextManager[Any]:
-        """Within, the `Policy` or `SpeakingPolicy` is as it acts: no gradients, no dropout, the trainer's precision."""
-        ...
-
-    def prepare(self, rollout: Any) -> Any:
-        """From what happened to what to learn from it: a `Rollout` to a `TurnBatch` or `ReplyBatch`."""
+    def prepare(self, rollout: Any) -> tuple[Any, dict[str, float]]:
+        """A `Rollout` as a `ResponseBatch` to learn from, and its metrics."""
         ...

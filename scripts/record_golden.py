@@ -33,15 +33,15 @@ from lgym import modules, policies  # noqa: E402
 from lgym.agents import TextAgent  # noqa: E402
 from lgym.data import BestEpisodes, JsonLines, RolloutDataModule  # noqa: E402
 from lgym.models import LLMConfig, LoraSettings  # noqa: E402
-from lgym.modules import TokenLoss  # noqa: E402
+from lgym.modules import CriticConfig, LossConfig, SFTConfig  # noqa: E402
 from lgym.types import ParsedAction  # noqa: E402
 
 ROLLOUTS = 3
 PER_ROLLOUT = {
-    "return": "rollout/return_mean",
-    "entropy": "policy/entropy",
-    "kl": "policy/approx_kl",
-    "explained_variance": "value/explained_variance",
+    "return": ("rollout/return_mean",),
+    "entropy": ("policy/entropy",),
+    "kl": ("policy/approx_kl", "policy/old_kl"),
+    "explained_variance": ("value/explained_variance",),
 }
 
 
@@ -91,7 +91,7 @@ def generation(**changes: Any) -> Any:
 
 
 def think(**changes: Any) -> Any:
-    return policies.ThinkPolicy(**{"max_think_tokens": 3, "cue": ":", "choice_temperature": 3.0, **changes})
+    return policies.ThinkPolicy(**{"max_reasoning_tokens": 3, "answer_prefix": ":", "choice_temperature": 3.0, **changes})
 
 
 def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -103,47 +103,91 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     one_pass = {"update_epochs": 1}
     demonstrations = {"demonstrations": [JsonLines(str(examples))], "imitation_size": 4}
     everything = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
+    braked = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}  # PPO's defaults
+    cold = CriticConfig()
+    supervised = SFTConfig(coef=0.5, rollouts=1)
     made: dict[str, tuple[Any, dict[str, Any]]] = {
-        "PPO, candidates": (modules.PPO(llm), {}),
-        "PPO, candidates, length by tokens": (modules.PPO(llm, candidates(normalisation="token")), {"history": 1}),
-        "PPO, candidates, constrained decoding": (modules.PPO(llm, candidates(normalisation="trie")), {}),
+        "PPO, candidates": (modules.PPO(llm=llm), {}),
+        "PPO, candidates, length by tokens": (
+            modules.PPO(llm=llm, policy=candidates(length_normalization="token")),
+            {"history": 1},
+        ),
+        "PPO, candidates, constrained decoding": (
+            modules.PPO(llm=llm, policy=candidates(constrained_decoding=True)),
+            {},
+        ),
         "PPO, candidates, reference and clipped values": (
-            modules.PPO(llm, candidates(), kl_coef=0.1, value_clip=0.2, value_warmup=0, target_kl=None, reward_scale=0.5),
+            modules.PPO(
+                llm=llm,
+                policy=candidates(),
+                loss=LossConfig(**{**braked, "target_kl": None}, kl_coef=0.1),
+                critic=CriticConfig(value_clip=0.2),
+                reward_scale=0.5,
+            ),
             {"turns_per_rollout": 24, "episodes_per_rollout": None},
         ),
-        "PPO, candidates, demonstrations": (modules.PPO(llm, candidates(), sft_coef=0.5, sft_rollouts=1), demonstrations),
-        "PPO, candidates, brake": (modules.PPO(llm, candidates(), target_kl=1e-6, value_warmup=0), {}),
+        "PPO, candidates, demonstrations": (
+            modules.PPO(llm=llm, policy=candidates(), sft=supervised),
+            demonstrations,
+        ),
+        "PPO, candidates, brake": (
+            modules.PPO(llm=llm, policy=candidates(), loss=LossConfig(**{**braked, "target_kl": 1e-6}), critic=cold),
+            {},
+        ),
         "PPO, candidates, detached values": (
-            modules.PPO(llm, candidates(), detach_value=True, whiten_advantages=False, gae_lambda=0.5, gamma=0.9),
+            modules.PPO(
+                llm=llm,
+                policy=candidates(),
+                critic=CriticConfig(value_warmup=1, detach_value=True),
+                whiten_advantages=False,
+                gae_lambda=0.5,
+                gamma=0.9,
+            ),
             {"history": "full"},
         ),
     }
     for name, make in {"generation": generation, "think": think}.items():
-        for credit in ("turn", "token"):
-            made[f"PPO, {name}, advantages by {credit}"] = (modules.TextPPO(llm, make(), credit=credit), {})
+        for level in ("turn", "token"):
+            made[f"PPO, {name}, advantages by {level}"] = (
+                modules.PPO(llm=llm, policy=make(), loss=LossConfig(), critic=cold, advantage_level=level),
+                {},
+            )
         made[f"PPO, {name}, everything on"] = (
-            modules.TextPPO(llm, make(), loss=TokenLoss(**everything), value_warmup=1, reward_scale=0.5, detach_value=True),
+            modules.PPO(
+                llm=llm,
+                policy=make(),
+                loss=LossConfig(**everything),
+                critic=CriticConfig(value_warmup=1),
+                reward_scale=0.5,
+            ),
             {"history": "full", "turns_per_rollout": 24, "episodes_per_rollout": None},
         )
     for name, make in {"candidates": candidates, "generation": generation, "think": think}.items():
-        made[f"A2C, {name}"] = (modules.A2C(llm, make()), one_pass)
-        made[f"REINFORCE, {name}"] = (modules.REINFORCE(llm, make()), one_pass)
-        made[f"GRPO, {name}"] = (modules.GRPO(llm, make()), groups)
-        made[f"RLOO, {name}"] = (modules.RLOO(llm, make()), groups)
-        made[f"GiGPO, {name}"] = (modules.GiGPO(llm, make()), groups)
+        made[f"A2C, {name}"] = (modules.A2C(llm=llm, policy=make()), one_pass)
+        made[f"REINFORCE, {name}"] = (modules.REINFORCE(llm=llm, policy=make()), one_pass)
+        made[f"GRPO, {name}"] = (modules.GRPO(llm=llm, policy=make()), groups)
+        made[f"RLOO, {name}"] = (modules.RLOO(llm=llm, policy=make()), groups)
+        made[f"GiGPO, {name}"] = (modules.GiGPO(llm=llm, policy=make()), groups)
     made |= {
         "GRPO, generation, reference in the loss": (
-            modules.GRPO(llm, generation(), loss=TokenLoss(kl_coef=0.1, normalise_by="tokens", **everything)),
+            modules.GRPO(
+                llm=llm,
+                policy=generation(),
+                loss=LossConfig(kl_coef=0.1, loss_aggregation="token_mean", **everything),
+            ),
             groups,
         ),
         "GRPO, generation, reference in the reward": (
             modules.GRPO(
-                llm, generation(), loss=TokenLoss(kl_coef=0.1, kl_in="reward", normalise_by="limit"), scale_by_std=False
+                llm=llm,
+                policy=generation(),
+                loss=LossConfig(kl_coef=0.1, kl_in="reward", loss_aggregation="max_length"),
+                scale_by_std=False,
             ),
             {**groups, "refill_groups": 2},
         ),
         "GRPO, think, demonstrations and best episodes": (
-            modules.GRPO(llm, think(), loss=TokenLoss(sft_coef=0.5, sft_rollouts=1)),
+            modules.GRPO(llm=llm, policy=think(), sft=supervised),
             {**groups, **demonstrations, "replay": BestEpisodes(top_fraction=0.5)},
         ),
     }
@@ -166,9 +210,10 @@ class Record(L.Callback):
         self.values["loss"].append(float(outputs["loss"]))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        for name, metric in PER_ROLLOUT.items():
-            if metric in trainer.callback_metrics:
-                self.values.setdefault(name, []).append(float(trainer.callback_metrics[metric]))
+        for name, metrics in PER_ROLLOUT.items():
+            for metric in metrics:
+                if metric in trainer.callback_metrics:
+                    self.values.setdefault(name, []).append(float(trainer.callback_metrics[metric]))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         (Path(trainer.default_root_dir) / self.FILE).write_text(json.dumps(self.values))

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from lgym.batch import Context
 from lgym.plain_text import MARK, PlainText, fitting, shortened, well_formed
+from lgym.rollout import Prompt
 from lgym.types import Message
 
 CACHED_TOKENS = 10_000_000
@@ -19,7 +19,7 @@ CHARACTERS_PER_TOKEN = 10
 """An observation is cut to so many characters for each token of the model's context before anything is encoded."""
 
 
-class ContextBuilder:
+class PromptBuilder:
     """Renders and tokenises each distinct observation once.
 
     The chat template is rendered as text and encoded without adding special tokens, since the template has written
@@ -44,19 +44,19 @@ class ContextBuilder:
         self._max_observation_tokens = max_observation_tokens
         self._system_prompt = system_prompt
         self._context_length = context_length
-        self._contexts: dict[tuple[Any, tuple[str, ...]], Context] = {}
+        self._prompts: dict[tuple[Any, tuple[str, ...]], Prompt] = {}
         self._tokens = 0  # in them
         self._takes_system_role = self._renders(self._messages((), "", system_role=True))
 
-    def context(self, observation_text: str, candidates: Sequence[str]) -> Context:
+    def prompt(self, observation_text: str, candidates: Sequence[str]) -> Prompt:
         """The context of an observation; the same object for the same question while that is kept.
 
         Raises:
             ValueError: if candidates repeat or tokenise alike, or with nothing of the observation the prompt is longer than
-                the model's context.
+                the model's prompt.
         """
         key = (observation_text, tuple(candidates))
-        known = self._contexts.get(key)
+        known = self._prompts.get(key)
         if known is not None:
             return known
         observation_text = well_formed(observation_text)
@@ -65,13 +65,13 @@ class ContextBuilder:
         if not self.fits(ids, candidates):
             read = self.readable(observation_text, candidates)
             ids = self.encode(self.render((), read))
-        context = self._context(ids, read, key[1], shortened=read != observation_text)
-        self._remember(key, context)
-        return context
+        prompt = self._prompt(ids, read, key[1], shortened=read != observation_text)
+        self._remember(key, prompt)
+        return prompt
 
     def with_prompt(
         self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str], *, shortened: bool
-    ) -> Context:
+    ) -> Prompt:
         """The context of a prompt that is longer than its observation, which `shortened` says to be what `readable` left of
         it; as `context`.
 
@@ -79,11 +79,11 @@ class ContextBuilder:
             ValueError: as `context`.
         """
         key = (prompt_ids, tuple(candidates))
-        context = self._contexts.get(key)
-        if context is None:
-            context = self._context(prompt_ids, observation_text, key[1], shortened=shortened)
-            self._remember(key, context)
-        return context
+        prompt = self._prompts.get(key)
+        if prompt is None:
+            prompt = self._prompt(prompt_ids, observation_text, key[1], shortened=shortened)
+            self._remember(key, prompt)
+        return prompt
 
     def readable(self, observation_text: str, candidates: Sequence[str] | None = None) -> str:
         """As much of an observation as `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow; given its candidates, as
@@ -130,25 +130,25 @@ class ContextBuilder:
     def is_special(self, token: int) -> bool:
         return token in self._tokenizer.all_special_ids
 
-    def _context(
+    def _prompt(
         self, prompt_ids: tuple[int, ...], observation_text: str, candidates: tuple[str, ...], *, shortened: bool
-    ) -> Context:
-        context = Context(
-            prompt_ids=prompt_ids,
+    ) -> Prompt:
+        prompt = Prompt(
+            token_ids=prompt_ids,
             candidate_ids=tuple(map(self._plain.ids, candidates)),
             candidates=candidates,
             observation_text=observation_text,
             shortened=shortened,
         )
-        self._check(context)
-        return context
+        self._check(prompt)
+        return prompt
 
-    def _remember(self, key: tuple[Any, tuple[str, ...]], context: Context) -> None:
-        size = len(context.prompt_ids) + sum(map(len, context.candidate_ids))
+    def _remember(self, key: tuple[Any, tuple[str, ...]], prompt: Prompt) -> None:
+        size = len(prompt.token_ids) + sum(map(len, prompt.candidate_ids))
         if self._tokens + size > CACHED_TOKENS:
-            self._contexts.clear()
+            self._prompts.clear()
             self._tokens = 0
-        self._contexts[key] = context
+        self._prompts[key] = prompt
         self._tokens += size
 
     def _messages(self, turns: Sequence[tuple[str, str]], observation_text: str, *, system_role: bool) -> list[Message]:
@@ -169,24 +169,24 @@ class ContextBuilder:
             return False
         return True
 
-    def _check(self, context: Context) -> None:
+    def _check(self, prompt: Prompt) -> None:
         seen: dict[tuple[int, ...], str] = {}
-        for text, ids in zip(context.candidates, context.candidate_ids, strict=True):
+        for text, ids in zip(prompt.candidates, prompt.candidate_ids, strict=True):
             if not ids:
                 raise ValueError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
             if ids in seen:
                 raise ValueError(
                     f"The candidates {seen[ids]!r} and {text!r} are the same tokens to this model, so it cannot choose "
-                    f"between them (observation: {context.observation_text!r}). Word them differently."
+                    f"between them (observation: {prompt.observation_text!r}). Word them differently."
                 )
             seen[ids] = text
-        longest = len(context.prompt_ids) + max((len(ids) for ids in context.candidate_ids), default=0)
+        longest = len(prompt.token_ids) + max((len(ids) for ids in prompt.candidate_ids), default=0)
         if longest > self._context_length:
             raise ValueError(
                 f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
                 "model's context leaves beside its reply, with next to nothing of the observation. Shorten the system "
-                "prompt or the candidates, or choose a model with a longer context. The observation read: "
-                f"{context.observation_text[:200]!r}"
+                "prompt or the candidates, or choose a model with a longer prompt. The observation read: "
+                f"{prompt.observation_text[:200]!r}"
             )
 
 

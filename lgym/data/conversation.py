@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from lgym.batch import Context
-from lgym.data.chat import ContextBuilder
+from lgym.data.chat import PromptBuilder
 from lgym.plain_text import well_formed
-from lgym.types import Said
+from lgym.rollout import Prompt, Response
 
 History = int | Literal["full"]
 
@@ -23,7 +22,7 @@ class Conversation:
     other, no prompt would go on from the one before, and each would be computed from its first token.
     """
 
-    def __init__(self, builder: ContextBuilder, history: History) -> None:
+    def __init__(self, builder: PromptBuilder, history: History) -> None:
         """
         Args:
             builder: renders and encodes.
@@ -35,14 +34,14 @@ class Conversation:
         self._text = ""  # of the prompt in hand
         self._ids: tuple[int, ...] = ()
         self._observation = ""
-        self._said: Said | None = None
+        self._response: Response | None = None
         self._reply = ""  # the same as the template is given it
         self.transcripts = 0
 
-    def context(self, observation_text: str, candidates: Sequence[str]) -> Context:
-        """The question at an observation. One that is too long even by itself is shortened."""
+    def prompt(self, observation_text: str, candidates: Sequence[str]) -> Prompt:
+        """The prompt of an observation. One that is too long even by itself is shortened."""
         if self._history == 0:
-            return self._builder.context(observation_text, candidates)
+            return self._builder.prompt(observation_text, candidates)
         whole = well_formed(observation_text)
         observation_text = self._builder.readable(whole)
         shown = self._turns if self._history == "full" else self._turns[-self._history :]
@@ -63,23 +62,29 @@ class Conversation:
         self._text, self._ids, self._observation = text, ids, observation_text
         return self._builder.with_prompt(ids, observation_text, candidates, shortened=observation_text != whole)
 
-    def reply(self, said: Said) -> None:
-        """What the model said to the context asked last."""
+    def respond(self, response: Response) -> None:
+        """Add the response to the last prompt."""
         if self._history != 0:
-            self._reply = self._builder.reply_text(said.text, said.ids[:-1] if said.ended else said.ids)
+            ids = response.history_ids
+            self._reply = self._builder.reply_text(response.text, ids[:-1] if _has_end(response) else ids)
             self._turns.append((self._observation, self._reply))
-            self._said = said
+            self._response = response
 
     def _extended(self, text: str) -> tuple[int, ...] | None:
         """The transcript's tokens with those of what is new in the template's text; `None` if that does not extend it."""
-        said = self._said
-        if said is None or not text.startswith(self._text + self._reply):
+        response = self._response
+        if response is None or not text.startswith(self._text + self._reply):
             return None
         new = text[len(self._text) + len(self._reply) :]
-        if said.ended:
-            end = self._builder.decode(said.ids[-1])
+        if _has_end(response):
+            end = self._builder.decode(response.history_ids[-1])
             if new.startswith(end):
                 new = new[len(end) :]
-            elif self._builder.is_special(said.ids[-1]):
+            elif self._builder.is_special(response.history_ids[-1]):
                 return None
-        return self._ids + said.ids + self._builder.encode(new)
+        return self._ids + response.history_ids + self._builder.encode(new)
+
+
+def _has_end(response: Response) -> bool:
+    """Whether the last token ended a text, rather than a candidate."""
+    return response.finished and response.choice < 0

@@ -13,24 +13,24 @@ from torch.utils.data import DataLoader
 
 from lgym import ranks
 from lgym.agents import GeneralAgent, TextAgent
-from lgym.batch import Context
 from lgym.data import checks, stages
-from lgym.data.chat import ContextBuilder
-from lgym.data.collector import Collector
+from lgym.data.chat import PromptBuilder
 from lgym.data.conversation import History
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
 from lgym.data.demonstrations import Demonstration, DemonstrationSource
-from lgym.data.foresight import Foresight
-from lgym.data.imitation import Imitation, load_demonstrations
+from lgym.data.episode_prompts import EpisodePrompts
+from lgym.data.imitation import SFTSampler, load_demonstrations
 from lgym.data.questions import candidates_of
 from lgym.data.recall import Recall, summary
 from lgym.data.replay import BestEpisodes
+from lgym.data.rollout.collector import Collector
+from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.shares import own_state, remembering_all, share
-from lgym.data.slot import Slot
 from lgym.envs.make import EnvWrapper, portable
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, WorkingMemory
+from lgym.rollout import Prompt
 from lgym.types import Episode, Learner
 
 
@@ -127,21 +127,21 @@ class RolloutDataModule(L.LightningDataModule):
         self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
-        self._builders: dict[int, ContextBuilder] = {}  # by the agent's identity
-        self.foresight = Foresight(self.contexts)
+        self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
+        self.prefetched_observations: Sequence[Any] = ()
         self.agents = stages.agents_of(self)
         self._offers_candidates = stages.bind_agents(self)
 
     def setup(self, stage: str) -> None:
         """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
-        if not self._learner.chooses:
+        if not self._learner.policy.scores_candidates:
             checks.check_speaking(self.agent, self.make_env())
         elif not self._offers_candidates:
             raise checks.no_candidates(self.agent)
         self.recall().try_out()
         if stage == "fit":
             given = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
-            checks.require_imitation(given, self._learner.imitates)
+            checks.require_imitation(given, self._learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self.make_env)
 
     def make_env(self) -> gymnasium.Env:
@@ -160,26 +160,38 @@ class RolloutDataModule(L.LightningDataModule):
         """The memories as one environment's agent reads them."""
         return Recall(self.agent_of(stage), self.working_memory, self.episodic_memory)
 
-    def _imitation(self) -> Imitation | None:
+    def _sft_sampler(self) -> SFTSampler | None:
         if not self.demonstrations and self.replay is None:
             return None
-        builder, chooses = self.context_builder("fit"), self._learner.chooses
-        with self._learner.acting() as policy:
-            told, say = self._demonstrated, policy.demonstrated
-            return Imitation(self.agent, builder, say, told, self.replay, self.imitation_size, chooses=chooses)
+        policy = self._learner.policy
+        return SFTSampler(
+            self.agent,
+            self.prompt_builder("fit"),
+            policy.demonstrated,
+            self._demonstrated,
+            self.replay,
+            self.imitation_size,
+            scores_candidates=policy.scores_candidates,
+        )
 
     @property
     def transcripts(self) -> Sequence[Episode]:
         """The kept episodes of the rollout played last."""
         return self._collector.transcripts if self._collector is not None else ()
 
-    def contexts(self, observations: Iterable[Any]) -> list[Context]:
-        """What the policy would be asked at each of these observations, if it came first in an episode."""
-        builder, recall = self.context_builder("fit"), self.recall()
+    def prompts(self, observations: Iterable[Any]) -> list[Prompt]:
+        """The prompt of each of these observations, if it came first in an episode."""
+        builder, recall = self.prompt_builder("fit"), self.recall()
         return [
-            builder.context(recall.read(self.agent.format_observation(seen)), candidates_of(self.agent, seen, {}))
-            for seen in observations
+            builder.prompt(
+                recall.read(self.agent.format_observation(observation)), candidates_of(self.agent, observation, {})
+            )
+            for observation in observations
         ]
+
+    def prefetched(self) -> list[Prompt]:
+        """The prompts that the policy computes ahead of every rollout and evaluation: `prefetched_observations`."""
+        return self.prompts(self.prefetched_observations)
 
     def train_dataloader(self) -> DataLoader:
         """Plays and hands out a rollout each time it is iterated."""
@@ -194,7 +206,7 @@ class RolloutDataModule(L.LightningDataModule):
             update_epochs=self.update_epochs,
             minibatch_size=self.minibatch_size,
             progress=self._progress,
-            imitation=self._imitation(),
+            sft_sampler=self._sft_sampler(),
             warm_up_episodes=warm_up_episodes(self.num_envs, self.group_size, self.episodes_per_rollout),
             rollouts=self._rollouts_before,
             limit=getattr(self.trainer, "max_epochs", None),
@@ -265,28 +277,39 @@ class RolloutDataModule(L.LightningDataModule):
                     self.replay.load_state_dict(self._restored["replay"])
         return self._collector
 
-    def context_builder(self, stage: str) -> ContextBuilder:
+    def prompt_builder(self, stage: str) -> PromptBuilder:
         """Made when first needed: the tokenizer comes with the model."""
         agent, learner = self.agent_of(stage), self._learner
         if id(agent) not in self._builders:
             limits = learner.context_length, self.max_observation_tokens
-            self._builders[id(agent)] = ContextBuilder(learner.tokenizer, agent.system_prompt, *limits)
+            self._builders[id(agent)] = PromptBuilder(learner.tokenizer, agent.system_prompt, *limits)
         return self._builders[id(agent)]
 
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
-        agent, builder = self.agent_of(stage), self.context_builder(stage)
+        agent, builder = self.agent_of(stage), self.prompt_builder(stage)
         start, episodes = share(self.eval_episodes)
         count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
         make = self.env_maker(stage)
         envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
-        chooses, history = self._learner.chooses, self.history
-        slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
-        memory, known = self.episodic_memory, self.foresight.informed
+        settings = {"scores_candidates": self._learner.policy.scores_candidates, "history": self.history}
+        runners = [
+            EnvRunner(env, EpisodePrompts(agent, builder, **settings, memory=self.recall(stage))) for env in envs
+        ]
         if stage != "fit":  # the same episodes, however many processes share them
-            return Collector(slots, first_reset_seed(self.seed, stage) + start, kept_transcripts, informed=known)
-        seed = first_reset_seed(self.seed, stage, ranks.rank(), ranks.size())
-        store = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
-        return Collector(slots, seed, kept_transcripts, self.group_size, remembering_all(store), self.refill_groups, known)
+            seed = first_reset_seed(self.seed, stage) + start
+            return Collector(runners, seed, kept_transcripts, prefetched=self.prefetched)
+        memory = self.episodic_memory
+        return Collector(
+            runners,
+            first_reset_seed(self.seed, stage, ranks.rank(), ranks.size()),
+            kept_transcripts,
+            group_size=self.group_size,
+            remember=remembering_all(
+                None if memory is None else partial(memory.store, summarise=partial(summary, agent))
+            ),
+            refill_groups=self.refill_groups,
+            prefetched=self.prefetched,
+        )
 
     def _evaluation(self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False) -> DataLoader:
         dataset = EvaluationDataset(

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lgym.batch import EpisodeStatistics, Rollout
-from lgym.data.collector import Collector, Progress
-from lgym.data.imitation import Imitation
+from lgym.batch import EpisodeStatistics
+from lgym.data.imitation import SFTSampler
+from lgym.data.rollout.collector import Collector, Progress
 from lgym.data.shares import minibatches
+from lgym.rollout import Rollout
 from lgym.types import Learner
 
 
@@ -50,7 +51,7 @@ class RolloutDataset(IterableDataset):
         update_epochs: int,
         minibatch_size: int,
         progress: Progress,
-        imitation: Imitation | None = None,
+        sft_sampler: SFTSampler | None = None,
         warm_up_episodes: int | None = None,
         rollouts: int = 0,
         limit: int | None = None,
@@ -66,15 +67,16 @@ class RolloutDataset(IterableDataset):
             update_epochs: passes over a rollout.
             minibatch_size: as the batch counts it.
             progress: told how far the playing is.
-            imitation: turns to imitate beside each minibatch.
+            sft_sampler: demonstrated turns to learn from beside each minibatch.
             warm_up_episodes: to play in place of `episodes` where only demonstrations are learned: to see how it gets on.
             rollouts: how many were played before.
             limit: how many there are to be; `None` or a negative number is any number.
         """
         self.learner = learner
         self.collector = collector
-        self.imitation = imitation
-        self.action_rng, self.order_rng = action_rng, order_rng
+        self.sft_sampler = sft_sampler
+        self.action_rng = action_rng
+        self.order_rng = order_rng
         self.episodes = episodes
         self.turns = turns
         self.update_epochs = update_epochs
@@ -87,27 +89,36 @@ class RolloutDataset(IterableDataset):
     def __iter__(self) -> Iterator[InFlight]:
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
             return  # Lightning asks for a first batch even where a run that is resumed has come to its end
-        demonstrated = self.imitation is not None and self.imitation.always
-        warming_up = demonstrated and self.rollouts < self.learner.sft_rollouts
+        sampler = self.sft_sampler
+        warming_up = sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
         rollout = self._play(self.warm_up_episodes if warming_up and self.episodes is not None else self.episodes)
         self.rollouts += 1
-        if self.imitation is not None:
-            self.imitation.played(rollout)
-        batch = self.learner.prepare(rollout)
-        if warming_up and self.imitation is not None:
-            carrier = next(minibatches(batch, self.minibatch_size, range(len(batch.bundles))))  # nothing is learned from it
-            for _ in range(self.update_epochs):
-                for turns in self.imitation.demonstrations(self.order_rng):
-                    yield InFlight(replace(carrier, imitated=turns))
-            return
+        if sampler is not None:
+            sampler.add_rollout(rollout)
+        batch, metrics = self.learner.prepare(rollout)
+        batches = self._demonstrations(batch) if warming_up else self._passes(batch)
+        first = next(batches)
+        yield InFlight(replace(first, metrics=metrics, token_traces=batch.token_traces))
+        yield from map(InFlight, batches)
+
+    def _passes(self, batch: Any) -> Iterator[Any]:
+        """Passes over a rollout, with demonstrated turns beside each minibatch."""
         for _ in range(self.update_epochs):
-            order = self.order_rng.permutation(len(batch.bundles)).tolist()
+            order = self.order_rng.permutation(len(batch.prompt_chains)).tolist()
             for minibatch in minibatches(batch, self.minibatch_size, order):
-                imitated = None if self.imitation is None else self.imitation.draw(self.order_rng)
-                yield InFlight(replace(minibatch, imitated=imitated))
+                turns = None if self.sft_sampler is None else self.sft_sampler.sample(self.order_rng)
+                yield replace(minibatch, supervised=turns)
+
+    def _demonstrations(self, batch: Any) -> Iterator[Any]:
+        """Passes over the demonstrations; their carrier is a minibatch that has no loss."""
+        assert self.sft_sampler is not None
+        carrier = next(minibatches(batch, self.minibatch_size, range(len(batch.prompt_chains))))
+        for _ in range(self.update_epochs):
+            for turns in self.sft_sampler.demonstrations(self.order_rng):
+                yield replace(carrier, supervised=turns)
 
     def _play(self, episodes: int | None) -> Rollout:
-        with self.learner.acting() as policy:
+        with self.learner.inference() as policy:
             return self.collector.play(policy, self.action_rng, episodes=episodes, turns=self.turns, progress=self.progress)
 
 
@@ -146,7 +157,7 @@ class EvaluationDataset(IterableDataset):
         collector = self.make_collector()
         rng = None if self.seed is None else np.random.default_rng(self.seed)
         try:
-            with self.learner.acting() as policy:
+            with self.learner.inference() as policy:
                 rollout = collector.play(policy, rng, episodes=self.episodes, progress=self.progress)
         finally:
             collector.close()

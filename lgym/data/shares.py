@@ -20,19 +20,19 @@ def share(total: int) -> tuple[int, int]:
 
 
 def minibatches(batch: Any, size: int, order: Sequence[int]) -> Iterator[Any]:
-    """One pass over a `TurnBatch` or `ReplyBatch`, in as many minibatches in every process as in that which needs most.
+    """One pass over a `ResponseBatch`, in as many minibatches in every process as in that which needs most.
 
     Where this one needs fewer, they are smaller; what is missing then is filled up with minibatches of weight 0.
     """
-    parts = batch.parts(size, order)
+    parts = batch.split(size, order)
     count = max(ranks.everyone(len(parts)))
     if len(parts) < count:
-        finer = batch.parts(-(-size * len(parts) // count), order)
+        finer = batch.split(-(-size * len(parts) // count), order)
         parts = finer if len(finer) <= count else parts
     for part in parts:
-        yield batch.select(part, scale=batch.scale * count)
+        yield batch.select(part, loss_scale=batch.loss_scale * count)
     for _ in range(count - len(parts)):
-        yield batch.select(parts[0][:1], scale=0.0)
+        yield batch.select(parts[0][:1], loss_scale=0.0)
 
 
 def remembering_all(store: Remember | None) -> Remember | None:

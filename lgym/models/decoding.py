@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lgym.batch import Reply
 from lgym.models.drawing import Draw, Sampling
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
@@ -27,11 +27,19 @@ Over = Callable[[Sequence[Path]], list[bool]]
 """Whether replies, of which the tokens so far are given, are over; for ends that no single token marks."""
 
 
+class GeneratedText(NamedTuple):
+    """A text in tokens, whole or so far."""
+
+    token_ids: Path
+    logprobs: tuple[float, ...]
+    finished: bool  # ended by itself
+
+
 @dataclass(frozen=True)
 class Written:
     """What `write_replies` wrote to S prompts."""
 
-    replies: list[Reply]  # the distinct ones to each distinct prompt, without their text
+    replies: list[GeneratedText]  # the distinct ones to each distinct prompt, without their text
     rows: list[int]  # S of them: which of the replies each prompt got
     ends: Tensor  # [S, H] hidden states at the ends of the prompts
     past: Past | None  # by reply: its prompt and all of it but the last token; None where the model keeps none here
@@ -90,7 +98,7 @@ def write_replies(
             pasts += [own] if keep else []
         return Written(replies, list(range(len(replies))), ends, join(pasts) if keep else None)
     writing = _Writing(llm, max_new_tokens, stops, draw, over, rows_at_once, keep, [-1] * len(prompts))
-    writing.write(_Front(past, [Reply((), (), False)] * len(numbers), torch.arange(len(owners)), owners), hidden)
+    writing.write(_Front(past, [GeneratedText((), (), False)] * len(numbers), torch.arange(len(owners)), owners), hidden)
     return Written(writing.replies, writing.rows, ends, join(writing.pasts) if writing.pasts else None)
 
 
@@ -99,7 +107,7 @@ class _Front:
     """Replies in the making. Those that have said the same so far are one row of R."""
 
     past: Past | _NoPast
-    said: list[Reply]  # R beginnings
+    said: list[GeneratedText]  # R beginnings
     samples: Tensor  # [n] which replies are meant, by number
     owners: Tensor  # [n] the row of each
     parents: list[int] | None = None  # R rows of the past that they go on from by their last token; None if they have
@@ -118,7 +126,7 @@ class _Writing:
     rows_at_once: int
     keep: bool
     rows: list[int]
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[GeneratedText] = field(default_factory=list)
     pasts: list[Past] = field(default_factory=list)
 
     def write(self, front: _Front, hidden: Tensor) -> None:
@@ -132,8 +140,8 @@ class _Writing:
         assert front.parents is not None
         past, parents = front.past, front.parents
         if not front.last or parents != list(range(past.count)):
-            past = past.select(parents, self.limit - len(front.said[0].ids))
-        hidden = past.extend(self.llm, range(len(parents)), [reply.ids[-1:] for reply in front.said])
+            past = past.select(parents, self.limit - len(front.said[0].token_ids))
+        hidden = past.extend(self.llm, range(len(parents)), [reply.token_ids[-1:] for reply in front.said])
         return _Front(past, front.said, front.samples, front.owners), hidden
 
     def _step(self, front: _Front, hidden: Tensor) -> list[_Front]:
@@ -146,23 +154,23 @@ class _Writing:
         ended = torch.isin(last, self.stops)
         columns = parents.tolist(), last.tolist(), likely.tolist(), ended.tolist()
         said = [
-            Reply((*front.said[row].ids, token), (*front.said[row].logprobs, logprob), end)
+            GeneratedText((*front.said[row].token_ids, token), (*front.said[row].logprobs, logprob), end)
             for row, token, logprob, end in zip(*columns, strict=True)
         ]
         if self.over is not None:
-            ended |= torch.tensor(self.over([reply.ids for reply in said]), device=ended.device)
-            said = [Reply(r.ids, r.logprobs, end) for r, end in zip(said, ended.tolist(), strict=True)]
-        done = ended if len(said[0].ids) < self.limit else torch.ones_like(ended)
+            ended |= torch.tensor(self.over([reply.token_ids for reply in said]), device=ended.device)
+            said = [GeneratedText(r.token_ids, r.logprobs, end) for r, end in zip(said, ended.tolist(), strict=True)]
+        done = ended if len(said[0].token_ids) < self.limit else torch.ones_like(ended)
         self._end(front, parents, said, done.nonzero().squeeze(1), back)
         parts = [part for part in (~done).nonzero().squeeze(1).split(self.rows_at_once) if len(part)]
         return [self._front(front, said, part, parents, back, last=at == 0) for at, part in enumerate(parts)]
 
-    def _front(self, front: _Front, said: list[Reply], part: Tensor, parents: Tensor, back: Tensor, *, last: bool) -> _Front:
+    def _front(self, front: _Front, said: list[GeneratedText], part: Tensor, parents: Tensor, back: Tensor, *, last: bool) -> _Front:
         """One that goes on from another by some of what was said; the first in the list is the last to do so."""
         members = _members(part, front.samples, back)
         return _Front(front.past, [said[i] for i in part.tolist()], *members, parents[part].tolist(), last)
 
-    def _end(self, front: _Front, parents: Tensor, said: list[Reply], done: Tensor, back: Tensor) -> None:
+    def _end(self, front: _Front, parents: Tensor, said: list[GeneratedText], done: Tensor, back: Tensor) -> None:
         """Notes replies that are over, with their past if it is wanted."""
         if not len(done):
             return
@@ -180,7 +188,7 @@ def _members(part: Tensor, samples: Tensor, back: Tensor) -> tuple[Tensor, Tenso
     return samples[mine.to(samples.device)], torch.searchsorted(part, back[mine])
 
 
-def _write_fixed(llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stops: Tensor, draw: Draw) -> list[Reply]:
+def _write_fixed(llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stops: Tensor, draw: Draw) -> list[GeneratedText]:
     """A reply from each row of the past, which goes on by it; all go on to the end, and what they say after their own is
     not read."""
     count, width = len(hidden), past.width + limit
@@ -212,8 +220,8 @@ def _write_fixed(llm: ValueHeadLLM, past: Past, hidden: Tensor, limit: int, stop
     lengths = torch.where(ended, stopped.int().argmax(1) + 1, said.shape[1])
     past.lengths = torch.tensor([len(row) for row in past.rows], device=llm.device) + lengths - 1
     columns = said.tolist(), torch.stack(logprobs, dim=1).float().tolist(), lengths.tolist(), ended.tolist()
-    replies = [Reply(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
-    past.rows = [row + reply.ids[:-1] for row, reply in zip(past.rows, replies, strict=True)]
+    replies = [GeneratedText(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
+    past.rows = [row + reply.token_ids[:-1] for row, reply in zip(past.rows, replies, strict=True)]
     return replies
 
 

@@ -57,6 +57,7 @@ class ValueHeadLLM(nn.Module):
         self.places_computed = 0
         self._remembers = False
         self._remembered: tuple[Path, Any] = ((), None)  # a prefix, its keys and values
+        self.frozen_session: object | None = None  # another one each time that the weights are frozen
         self.pasts: list[Any] = []  # of the conversations that were spoken in last, while the weights are fixed
 
     @property
@@ -94,21 +95,26 @@ class ValueHeadLLM(nn.Module):
         if not hasattr(self.model, "disable_adapter"):
             raise ValueError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
         remembers, self._remembers = self._remembers, False
+        session, self.frozen_session = self.frozen_session, None
         try:
             with self.model.disable_adapter():
                 yield
         finally:
             self._remembers = remembers
+            self.frozen_session = session
 
     @contextmanager
     def fixed(self) -> Iterator[None]:
         """Within, the weights do not change: a prefix and conversations are kept from call to call, within another too."""
         outermost, self._remembers = not self._remembers, True
+        if outermost:
+            self.frozen_session = object()
         try:
             yield
         finally:
             if outermost:
                 self._remembers, self._remembered, self.pasts = False, ((), None), []
+                self.frozen_session = None
 
     def keep(self, pasts: Sequence[Any]) -> None:
         """Takes the `Past` of each conversation that may go on in place of those kept before; nothing unless `fixed`."""

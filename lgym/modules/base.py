@@ -2,92 +2,107 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import lightning as L
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
 from lgym import ranks
-from lgym.batch import EpisodeStatistics, ReplyBatch, Rollout, TurnBatch
+from lgym.batch import ResponseBatch
+from lgym.functional import masked_mean
 from lgym.models import LLMConfig, build_llm
-from lgym.modules.checkpointing import (
-    CheckpointMismatchError,
-    require_fitting,
-    rng_state,
-    set_rng_state,
-    trained_state,
-)
-from lgym.modules.evaluation import MODES, EpisodeMetrics
-from lgym.modules.faults import NonFiniteLossError, save_batch
-from lgym.modules.learning_rates import follow, parameter_groups, rates_of, set_rates
-from lgym.modules.pooled import pooled
-from lgym.modules.settings import require_counts, require_scales, require_weights
-from lgym.modules.sharding import require_whole_weights
-from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
-from lgym.types import TaughtTurn
-
-FORMAT = 4
-"""Of what lgym adds to a checkpoint, in the module's part and the data module's."""
+from lgym.modules.advantages import Advantages
+from lgym.modules.checkpointing import load_checkpoint, save_checkpoint
+from lgym.modules.config_checks import require_reference
+from lgym.modules.configs import CLIPPED, CriticConfig, LossConfig, SFTConfig
+from lgym.modules.evaluation import EvaluatedModule
+from lgym.modules.groups import require_groups
+from lgym.modules.learning_rates import default_optimizer, parameter_groups, rates_of, scale_rates
+from lgym.modules.metrics import reduce_metrics
+from lgym.modules.nonfinite import NonFiniteLossError, save_batch
+from lgym.modules.preparation import prepare
+from lgym.modules.response_batch import RolloutTurns
+from lgym.modules.sharded_weights import require_whole_weights
+from lgym.modules.token_objective import behavior_kl, policy_objective, term_weights, token_terms, value_objective
+from lgym.policies import GenerationPolicy, LLMPolicy
+from lgym.rollout import Rollout
 
 DEFAULT_LLM = LLMConfig()
+NO_SFT = SFTConfig()
 
-AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy
 
+class PolicyLearner(EvaluatedModule, ABC):
+    """A language model under training. A subclass says what each turn's advantage is (`estimate_advantages`)."""
 
-class PolicyLearner(L.LightningModule, ABC):
-    """A value-head LLM under training. A subclass says what to learn from a rollout (`prepare`) and how (`loss`)."""
+    has_critic = False
+    """Whether the model has a value head, which `critic` trains."""
 
-    has_critic = True
-    """Whether it learns values; otherwise the model has no value head."""
+    compares_groups = False
+    """Whether advantages compare the episodes of a group."""
 
     def __init__(
         self,
-        llm: LLMConfig,
-        policy: AnyPolicy,
-        optimizer: OptimizerCallable,
-        lr_scheduler: LRSchedulerCallable | None,
-        value_lr_scale: float,
+        llm: LLMConfig = DEFAULT_LLM,
+        policy: LLMPolicy | None = None,
+        optimizer: OptimizerCallable = default_optimizer,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        loss: LossConfig = CLIPPED,
+        sft: SFTConfig = NO_SFT,
     ) -> None:
+        """
+        Args:
+            llm: the language model and how it is made trainable.
+            policy: how it acts, by class_path: any of lgym.policies; by default it answers in free text.
+            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 3e-4.
+            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null is none.
+            loss: clipping, entropy, divergences and their weights.
+            sft: learning from demonstrations beside the algorithm's own loss.
+        """
         super().__init__()
-        require_scales(value_lr_scale=value_lr_scale)
-        self.value_lr_scale = value_lr_scale
-        self.reward_scale = 1.0  # of what the value head gives, by rewards
-        self.value_warmup = 0
+        require_reference(loss.kl_coef, llm)
         self.llm_config = llm
-        self.policy = policy
+        self.policy = policy or GenerationPolicy()
         self.make_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler
-        self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
+        self.loss_config = loss
+        self.sft = sft
+        self.critic = CriticConfig()
+        self.reward_scale = 1.0  # value head's output per reward
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.learning_rate = 0.0
-        self._steps = 0  # taken in the rollout in hand
-        self.steps_braked = 0  # of its minibatches, those that did not push the policy on
-        self._contributed = False  # whether anything has been learned from since the last one
-        self.rollout_metrics: dict[str, float] = {}  # of the rollout in hand, told by `prepare`
-        self.sft_coef, self.sft_rollouts = 0.0, 0
-        self.taught: list[list[TaughtTurn]] = []  # some episodes of the rollout in hand, where tokens learn
+        self.steps_taken = 0  # in the rollout at hand
+        self.steps_braked = 0
         self.configured_rates: list[dict[str, float]] = []
         self.lr_factor = 1.0  # of the configured learning rates
-        self.rollouts_undone = 0  # whose learning somebody took back
-        self.on_fault: Callable[[str], None] | None = None  # told of what is not finite by whoever then puts it right
-        self._faulty = False  # the rollout in hand is not learned from any more
+        self.rollouts_undone = 0  # whose updates were rolled back
+        self.on_nonfinite: Callable[[str], None] | None = None  # a guard's, which then puts the run right
+        self._gradient_wanted = False  # a minibatch has been learned from since the last step
+        self._rollout_failed = False  # it is not learned from any more
+        self._update_began = 0.0
 
     @abstractmethod
-    def prepare(self, rollout: Rollout) -> Any:
-        """What to learn from a rollout: a `TurnBatch`, or of a policy that speaks a `ReplyBatch`."""
+    def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
+        """The advantages of a rollout, and with a critic the targets of its values.
 
-    @abstractmethod
-    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """The loss of a minibatch, a scalar, with metrics; `None` where the rollout has nothing more to teach."""
+        Args:
+            turns: the T turns that were played, in the order of time, with rewards, episodes and groups.
 
-    @abstractmethod
-    def divergence(self, batch: Any) -> Tensor:
-        """How far the policy is from the one that played a minibatch: the mean of `policy/approx_kl`, in nats."""
+        Returns:
+            [T] advantages of turns, or [T, tokens] where tokens differ.
+        """
+
+    def use_critic(self, critic: CriticConfig, reward_scale: float) -> None:
+        """Train the value head with these settings, on rewards times `reward_scale`."""
+        self.critic = critic
+        self.reward_scale = reward_scale
+        self.policy.detach_value = critic.detach_value
+
+    # -- the policy -----------------------------------------------------------------------------------------------------
 
     @property
     def tokenizer(self) -> Any:
@@ -98,16 +113,16 @@ class PolicyLearner(L.LightningModule, ABC):
         return self.policy.llm.context_length - self.policy.max_new_tokens
 
     @property
-    def speaks(self) -> bool:
-        return self.policy.speaks
+    def uses_sft(self) -> bool:
+        return self.sft.coef > 0 or self.sft.rollouts > 0
 
     @property
-    def chooses(self) -> bool:
-        return self.policy.chooses
+    def sft_rollouts(self) -> int:
+        return self.sft.rollouts
 
     @contextmanager
-    def acting(self) -> Iterator[AnyPolicy]:
-        """Within, the policy is as it acts: no gradients, no dropout, in the trainer's precision (without one, as it is)."""
+    def inference(self) -> Iterator[LLMPolicy]:
+        """The policy as it acts: no gradients, no dropout, in the trainer's precision (without one, as it is)."""
         was_training = self.training
         precision = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
         self.eval()
@@ -116,6 +131,16 @@ class PolicyLearner(L.LightningModule, ABC):
                 yield self.policy
         finally:
             self.train(was_training)
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.compares_groups:
+            require_groups(self.trainer, type(self).__name__)
+        passes = getattr(self.trainer.datamodule, "update_epochs", 1)  # type: ignore[attr-defined]
+        if stage == "fit" and self.loss_config.clip_low is None and passes > 1:
+            raise ValueError(
+                f"{type(self).__name__} without clipping learns from a rollout once, and data.update_epochs is {passes}: set "
+                "it to 1, or set model.loss.clip_low and clip_high."
+            )
 
     def configure_model(self) -> None:
         if not hasattr(self.policy, "llm"):
@@ -127,20 +152,75 @@ class PolicyLearner(L.LightningModule, ABC):
         self.policy.llm.value_scale = 1.0 / self.reward_scale
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(parameter_groups(self.policy.llm, self.make_optimizer, self.value_lr_scale))
+        groups = parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)
+        optimizer = self.make_optimizer(groups)
         scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
         self.configured_rates = rates_of(optimizer)
         if scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
-    def training_step(self, batch: TurnBatch | ReplyBatch, batch_idx: int) -> Tensor | None:
-        result = None if self._faulty else self._loss(batch)
+    # -- learning -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
+        """The turns of a rollout with their advantages, sorted by prompt, and the rollout's metrics."""
+        return prepare(self, rollout)
+
+    def loss(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """The loss of a minibatch (`lgym.modules.token_objective`).
+
+        Args:
+            batch: B turns on the model's device.
+
+        Returns:
+            A scalar, and metrics; `None` where the policy has gone too far for another step.
+        """
+        config, critic = self.loss_config, self.critic
+        output = self.policy.evaluate_actions(batch, entropy_gradient=config.entropy_coef > 0)
+        terms = token_terms(config, batch, output)
+        kl = masked_mean(terms.old_kl.detach(), batch.action_mask)
+        braked = self._brakes(kl, batch.num_turns)
+        self.steps_braked += braked
+        if braked and config.old_kl_coef == 0:
+            return None
+        weights = term_weights(config, critic, warming_up=self.warming_up, braked=braked)
+        total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
+        metrics = terms.metrics | {self.kl_metric: kl}
+        if batch.returns is not None:
+            value_part, metrics["loss/value"] = value_objective(critic, batch, output, self.reward_scale)
+            total = total + value_part
+        if batch.metrics is not None:  # the first of its rollout: the policy is still the behavior policy
+            difference = (output.logprobs.detach() - batch.old_logprobs) * batch.action_mask
+            metrics["policy/logprob_diff_max"] = difference.abs().max()
+        assert isinstance(total, Tensor)
+        metrics["loss/total"] = total
+        return total, {name: value.detach() for name, value in metrics.items()}
+
+    def sft_loss(self, batch: ResponseBatch) -> Tensor:
+        """The mean negative log-likelihood per token of demonstrated turns."""
+        return -(self.policy.evaluate_actions(batch).logprobs * batch.action_mask).sum() * batch.loss_scale
+
+    @property
+    def kl_metric(self) -> str:
+        """The name of the divergence from the behavior policy among the metrics: exact, or estimated."""
+        return "policy/approx_kl" if self.policy.generates_text else "policy/old_kl"
+
+    def _brakes(self, kl: Tensor, num_turns: int) -> bool:
+        """Whether a minibatch's policy is too far from the behavior policy; of all processes, so that they step alike."""
+        target = self.loss_config.target_kl
+        return target is not None and not self.warming_up and bool(ranks.weighted_mean(kl, num_turns) > target)
+
+    def training_step(self, batch: ResponseBatch, batch_idx: int) -> Tensor | None:
         if batch_idx == 0:
-            self.log_dict(pooled(self.rollout_metrics), on_step=False, on_epoch=True, batch_size=1)
+            self._update_began = time.perf_counter()
+        result = None if self._rollout_failed else self._combined_loss(batch)
+        metrics = {} if result is None else result[1]
+        if batch.metrics is not None:
+            gap = {name: float(metrics.pop(name)) for name in ("policy/logprob_diff_max",) if name in metrics}
+            self.log_dict(reduce_metrics({**batch.metrics, **gap}), on_step=False, on_epoch=True, batch_size=1)
         if result is None:
             return self._skipped()
-        loss, metrics = result
+        loss = result[0]
         if ranks.any_of(~torch.isfinite(loss)):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             self._fail(
@@ -149,64 +229,50 @@ class PolicyLearner(L.LightningModule, ABC):
                 "Resume with a lower learning rate, or with --trainer.gradient_clip_val 0.5.",
             )
             return self._skipped()
-        self._contributed = True
-        if batch_idx == 0 and self.trainer.is_last_batch:  # before the only step; `on_train_batch_end` tells what that did
-            metrics.pop("policy/approx_kl", None)
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
-        return loss + self.nothing()
+        self._gradient_wanted = True
+        if batch_idx == 0 and self.trainer.is_last_batch:  # before the only step: `on_train_batch_end` logs it after that
+            metrics.pop(self.kl_metric, None)
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.num_turns, sync_dist=True)
+        return loss + self.zero_of_all_parameters()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 0 and self.trainer.is_last_batch and self._steps and self.current_epoch >= self.sft_rollouts:
-            with self.acting():
-                moved = self.divergence(batch)
-            self.log("policy/approx_kl", moved, on_step=False, on_epoch=True, batch_size=batch.weight, sync_dist=True)
+        if batch_idx == 0 and self.trainer.is_last_batch and self.steps_taken and self.current_epoch >= self.sft.rollouts:
+            with self.inference() as policy:
+                kl = masked_mean(behavior_kl(batch, policy.evaluate_actions(batch)), batch.action_mask)
+            self.log(self.kl_metric, kl, on_step=False, on_epoch=True, batch_size=batch.num_turns, sync_dist=True)
+
+    def _combined_loss(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """The algorithm's loss with the supervised one beside it, or at the start the supervised one alone."""
+        if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
+            supervised = self.sft_loss(batch.supervised)
+            return supervised, {"loss/sft": supervised.detach()}
+        result = self.loss(batch)
+        if result is None or batch.supervised is None or self.sft.coef == 0:
+            return result
+        supervised = self.sft_loss(batch.supervised)
+        return result[0] + self.sft.coef * supervised, {**result[1], "loss/sft": supervised.detach()}
 
     def _skipped(self) -> Tensor | None:
         """The loss of a minibatch that is not learned from: of several processes each has to have one."""
-        return None if ranks.size() == 1 else self.nothing()  # type: ignore[return-value]
+        return None if ranks.size() == 1 else self.zero_of_all_parameters()  # type: ignore[return-value]
 
-    def nothing(self) -> Tensor | float:
-        """A zero that every trained parameter is in: processes that add up gradients wait for all of them, also for those
-        that this loss, or this minibatch, leaves out."""
+    def zero_of_all_parameters(self) -> Tensor | float:
+        """A zero with a gradient: processes that add up gradients wait for every trained parameter, also for those that a
+        minibatch leaves out."""
         if ranks.size() == 1:
             return 0.0
         return sum(0.0 * p.sum() for p in self.parameters() if p.requires_grad)
 
-    def _loss(self, batch: TurnBatch | ReplyBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """That of the algorithm with imitation beside it, or at the start that of imitation alone."""
-        if batch.imitated is not None and self.current_epoch < self.sft_rollouts:
-            imitation = self.imitation_loss(batch.imitated)
-            return imitation, {"loss/sft": imitation.detach()}
-        result = self.loss(batch)
-        if result is None or batch.imitated is None or self.sft_coef == 0:
-            return result
-        imitation = self.imitation_loss(batch.imitated)
-        return result[0] + self.sft_coef * imitation, {**result[1], "loss/sft": imitation.detach()}
-
-    @property
-    def imitates(self) -> bool:
-        return self.sft_coef > 0 or self.sft_rollouts > 0
-
-    def imitation_loss(self, batch: ReplyBatch) -> Tensor:
-        """The mean negative log-likelihood per token of what is imitated."""
-        return -(self.policy.likelihoods(batch).logprobs * batch.mask).sum() * batch.scale
-
-    def imitate(self, sft_coef: float, sft_rollouts: int) -> None:
-        """Sets the weight of the imitation loss, and for how many rollouts it is before that the only one."""
-        require_weights(sft_coef=sft_coef)
-        require_counts(sft_rollouts=sft_rollouts)
-        self.sft_coef, self.sft_rollouts = sft_coef, sft_rollouts
-
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._faulty or (ranks.size() > 1 and not self._contributed):
+        if self._rollout_failed or (ranks.size() > 1 and not self._gradient_wanted):
             optimizer.zero_grad(set_to_none=True)  # else momentum would take a step
-        self._contributed = False
+        self._gradient_wanted = False
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             return
         norm = nn.utils.get_total_norm(gradients)
         if torch.isfinite(norm) and norm > 0:
-            self._steps += 1
+            self.steps_taken += 1
             self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
         elif norm == 0:
             optimizer.zero_grad(set_to_none=True)  # nothing was learned, and momentum alone would move the policy
@@ -218,82 +284,45 @@ class PolicyLearner(L.LightningModule, ABC):
             )
 
     def _fail(self, what: str, way_out: str) -> None:
-        """Ends the run; where somebody guards it, only the learning from the rollout in hand."""
-        if self.on_fault is None:
+        """End the run; where a guard watches, only the learning from the rollout at hand."""
+        if self.on_nonfinite is None:
             raise NonFiniteLossError(f"{what}; the last checkpoint is untouched. {way_out}")
-        self._faulty = True
-        self.on_fault(what)
+        self._rollout_failed = True
+        self.on_nonfinite(what)
 
     @property
     def rollouts_learned(self) -> int:
-        """How many the weights have learned from, before the one in hand."""
+        """Rollouts that the weights have learned from, before the one at hand."""
         return self.current_epoch - self.rollouts_undone
 
     @property
     def warming_up(self) -> bool:
-        """Whether only the value learns from the rollout in hand: the first `value_warmup`, behind those of imitation alone.
+        """Whether the rollout at hand trains the value alone: the first `value_warmup`, behind those of `sft.rollouts`.
         (Asked when it learns: when a resumed run prepares a rollout, `rollouts_undone` is not restored yet.)"""
-        return self.rollouts_learned < self.sft_rollouts + self.value_warmup
+        return self.rollouts_learned < self.sft.rollouts + self.critic.value_warmup
 
     def on_train_epoch_start(self) -> None:
-        self._faulty = False
+        self._rollout_failed = False
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        self._steps = self.steps_braked = 0
+        self.steps_taken = 0
+        self.steps_braked = 0
 
     def on_train_epoch_end(self) -> None:
-        counts = {"optim/steps": float(self._steps), "optim/steps_braked": float(self.steps_braked)}
-        self.log_dict({**counts, "optim/lr": self.learning_rate})
+        counts = {"optim/steps": float(self.steps_taken), "optim/steps_braked": float(self.steps_braked)}
+        seconds = {"time/update_seconds": time.perf_counter() - self._update_began}
+        self.log_dict({**counts, **seconds, "optim/lr": self.learning_rate})
 
     def on_train_start(self) -> None:
         self.scale_learning_rates(self.lr_factor)
 
     def scale_learning_rates(self, factor: float) -> None:
-        """From now on they are so many times the configured ones, at the same point of the schedule; a resumed optimizer
-        brings its old ones along."""
+        """Set the learning rates to so many times the configured ones, at the same point of the schedule; a resumed
+        optimizer brings its old ones along."""
         self.lr_factor = factor
-        for optimizer in self.trainer.optimizers:
-            set_rates(optimizer, self.configured_rates, factor)
-        for config in self.trainer.lr_scheduler_configs:
-            follow(config.scheduler)
-
-    # -- evaluation -----------------------------------------------------------------------------------------------------
-
-    def validation_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.evaluations[MODES[dataloader_idx]].update(batch)  # type: ignore[operator]
-
-    def test_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.evaluations[MODES[dataloader_idx]].update(batch)  # type: ignore[operator]
-
-    def on_validation_epoch_end(self) -> None:
-        self._log_evaluation("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._log_evaluation("test")
-
-    def _log_evaluation(self, stage: str) -> None:
-        for mode, metrics in self.evaluations.items():
-            for name, value in metrics.compute().items():  # type: ignore[operator]
-                self.log(f"{stage}_{mode}/{name}", value.float(), sync_dist=False)
-            metrics.reset()  # type: ignore[operator]
-
-    def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        return batch
-
-    # -- checkpoints ----------------------------------------------------------------------------------------------------
+        scale_rates(self.trainer, self.configured_rates, factor)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["state_dict"] = trained_state(self, checkpoint["state_dict"])
-        checkpoint["lgym"] = {"format": FORMAT, "model": self.llm_config.model, "rng": ranks.everyone(rng_state())}
+        save_checkpoint(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint.get("lgym")
-        if saved is None:
-            raise CheckpointMismatchError("This is not a checkpoint of lgym: it does not say which model it belongs to.")
-        if saved["format"] != FORMAT:
-            raise CheckpointMismatchError(
-                f"The checkpoint has format {saved['format']}, of another version of lgym; this one reads {FORMAT}. Go on "
-                "with the version that wrote it, or start without --ckpt_path."
-            )
-        self.configure_model()
-        require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
-        set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
+        load_checkpoint(self, checkpoint)

@@ -1,14 +1,22 @@
-"""What of a module goes into a checkpoint: what was trained, and the state of chance. Plain tensors and numbers only."""
+"""The module's part of a checkpoint: trained weights and random states, as plain tensors and numbers."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from lgym import ranks
+
+if TYPE_CHECKING:
+    from lgym.modules.base import PolicyLearner
+
+FORMAT = 5
+"""The version of lgym's entries in a checkpoint, the module's and the data module's."""
 
 
 class CheckpointMismatchError(ValueError):
@@ -67,3 +75,25 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
+
+
+def save_checkpoint(module: PolicyLearner, checkpoint: dict[str, Any]) -> None:
+    """Leave the frozen base model out of a checkpoint, and add the model's name and the random states."""
+    checkpoint["state_dict"] = trained_state(module, checkpoint["state_dict"])
+    states = ranks.everyone(rng_state())
+    checkpoint["lgym"] = {"format": FORMAT, "model": module.llm_config.model, "rng": states}
+
+
+def load_checkpoint(module: PolicyLearner, checkpoint: Mapping[str, Any]) -> None:
+    """Build the model, refuse a checkpoint that does not fit it, and restore the random states."""
+    saved = checkpoint.get("lgym")
+    if saved is None:
+        raise CheckpointMismatchError("This is not a checkpoint of lgym: it does not say which model it belongs to.")
+    if saved["format"] != FORMAT:
+        raise CheckpointMismatchError(
+            f"The checkpoint has format {saved['format']}, of another version of lgym; this one reads {FORMAT}. Go on "
+            "with the version that wrote it, or start without --ckpt_path."
+        )
+    module.configure_model()
+    require_fitting(module, checkpoint["state_dict"], saved["model"], module.llm_config.model)
+    set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])

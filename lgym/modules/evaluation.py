@@ -1,9 +1,10 @@
-"""What evaluation episodes come to, by torchmetrics, over all devices."""
+"""Evaluation: the returns of its episodes by torchmetrics, over all devices."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
@@ -12,7 +13,7 @@ from lgym import ranks
 from lgym.batch import EpisodeStatistics
 
 MODES = ("greedy", "sampled")
-"""What the evaluation loaders play, in their order."""
+"""The modes of the evaluation loaders, in their order."""
 
 
 class EpisodeMetrics(nn.Module):
@@ -47,6 +48,35 @@ class EpisodeMetrics(nn.Module):
     def reset(self) -> None:
         for metric in (self.returns, self.squares, self.lengths, self.count):
             metric.reset()
+
+
+class EvaluatedModule(L.LightningModule):
+    """The evaluation hooks of a LightningModule: episodes in both modes, for validate and test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
+
+    def validation_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.evaluations[MODES[dataloader_idx]].update(batch)  # type: ignore[operator]
+
+    def test_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.validation_step(batch, batch_idx, dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_evaluation("test")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return batch
+
+    def _log_evaluation(self, stage: str) -> None:
+        for mode, metrics in self.evaluations.items():
+            for name, value in metrics.compute().items():  # type: ignore[operator]
+                self.log(f"{stage}_{mode}/{name}", value.float(), sync_dist=False)
+            metrics.reset()  # type: ignore[operator]
 
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:

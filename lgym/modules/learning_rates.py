@@ -1,10 +1,11 @@
-"""Learning rates as they are configured, whatever the optimizer of a checkpoint brings along."""
+"""Learning rates as configured, whatever the optimizer of a checkpoint brings along."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import lightning as L
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -13,11 +14,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from lgym.models.llm import ValueHeadLLM
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")
-"""What torch's schedules keep in an optimizer's parameter groups."""
+"""The entries of an optimizer's parameter groups that torch's schedules keep."""
 
 
 def default_optimizer(parameters: Iterable[Any]) -> Optimizer:
-    """Where none is configured."""
+    """The optimizer where none is configured."""
     return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
 
 
@@ -35,7 +36,7 @@ def parameter_groups(
 
 
 def rates_of(optimizer: Optimizer) -> list[dict[str, float]]:
-    """Of each parameter group."""
+    """The rates of each parameter group."""
     return [{key: group[key] for key in RATES if key in group} for group in optimizer.param_groups]
 
 
@@ -43,9 +44,9 @@ def set_rates(optimizer: Optimizer, configured: Sequence[Mapping[str, float]], f
     """Makes the optimizer's rates `factor` times the configured ones, at the same point of the schedule.
 
     Args:
-        optimizer: whose rates, and what schedules keep beside them, are set.
-        configured: of each parameter group, as `rates_of` told them of the new optimizer.
-        factor: what they are multiplied by.
+        optimizer: its rates are set, and the entries that schedules keep beside them.
+        configured: the rates of each parameter group, from `rates_of` of the new optimizer.
+        factor: of the configured rates.
     """
     for group, rates in zip(optimizer.param_groups, configured, strict=True):
         wanted = {key: rate * factor for key, rate in rates.items()}
@@ -56,11 +57,19 @@ def set_rates(optimizer: Optimizer, configured: Sequence[Mapping[str, float]], f
         group.update(wanted)
 
 
+def scale_rates(trainer: L.Trainer, configured: Sequence[Mapping[str, float]], factor: float) -> None:
+    """Make the learning rates of a run `factor` times the configured ones, at the same point of its schedules."""
+    for optimizer in trainer.optimizers:
+        set_rates(optimizer, configured, factor)
+    for config in trainer.lr_scheduler_configs:
+        follow(config.scheduler)
+
+
 def follow(scheduler: Any) -> None:
-    """Lets a schedule, and those that it is made of, go on from its optimizer's rates."""
-    for one in _parts(scheduler):
-        if isinstance(one, LRScheduler):
-            one.base_lrs = [group["initial_lr"] for group in one.optimizer.param_groups]
+    """Base a schedule, and those that it is made of, on its optimizer's rates."""
+    for part in _parts(scheduler):
+        if isinstance(part, LRScheduler):
+            part.base_lrs = [group["initial_lr"] for group in part.optimizer.param_groups]
 
 
 def _parts(scheduler: Any) -> Iterator[Any]:

@@ -2,77 +2,60 @@
 
 from __future__ import annotations
 
-import torch
-from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from typing import Any
+
 from torch import Tensor
 
 from lgym import ranks
-from lgym.batch import ReplyBatch, Rollout
-from lgym.functional import discounted_returns, whiten
-from lgym.models import LLMConfig
-from lgym.modules.base import DEFAULT_LLM, AnyPolicy, PolicyLearner
-from lgym.modules.describe import describe
-from lgym.modules.learning_rates import default_optimizer
-from lgym.modules.settings import WHOLE_EPISODES, require_discounts, require_whole_episodes
-from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
-from lgym.policies import GenerationPolicy
+from lgym.functional import whiten
+from lgym.modules.advantages import Advantages
+from lgym.modules.base import PolicyLearner
+from lgym.modules.config_checks import require_discounts
+from lgym.modules.configs import POLICY_GRADIENT, LossConfig
+from lgym.modules.response_batch import RolloutTurns
+
+WHOLE_EPISODES = "REINFORCE learns from whole episodes: set data.episodes_per_rollout, not data.turns_per_rollout."
 
 
 class REINFORCE(PolicyLearner):
     """REINFORCE (Williams 1992, doi:10.1007/BF00992696), with the rollout's mean as its baseline.
 
-    A_t = G_t - mean G, over all turns of the rollout, G_t being what was earned from turn t on. No value is learned.
-    """
+    A_t = G_t - mean of G over all turns of the rollout
 
-    has_critic = False
+    G_t is the return to go of turn t. No value is learned.
+    """
 
     def __init__(
         self,
-        llm: LLMConfig = DEFAULT_LLM,
-        policy: AnyPolicy | None = None,
-        optimizer: OptimizerCallable = default_optimizer,
-        lr_scheduler: LRSchedulerCallable | None = None,
-        loss: TokenLoss = UNCLIPPED,
+        loss: LossConfig = POLICY_GRADIENT,
         gamma: float = 0.99,
         whiten_advantages: bool = True,
+        **kwargs: Any,
     ) -> None:
         """
         Args:
-            llm: the language model and how it is made trainable.
-            policy: how it acts: any of lgym.policies; by default it speaks freely.
-            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 3e-4.
-            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null is none.
-            loss: clipping, entropy, divergence from the reference and normalisation.
+            loss: as of every algorithm; by default without clipping, for a single pass.
             gamma: discount per turn.
             whiten_advantages: divide advantages by their standard deviation over the rollout too.
+            **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, sft.
         """
-        super().__init__(llm, policy or GenerationPolicy(), optimizer, lr_scheduler, value_lr_scale=1.0)
-        self.objective = TokenObjective(self, loss)
+        super().__init__(loss=loss, **kwargs)
         require_discounts(gamma=gamma)
-        self.gamma, self.whiten_advantages = gamma, whiten_advantages
+        self.gamma = gamma
+        self.whiten_advantages = whiten_advantages
 
     def setup(self, stage: str) -> None:
-        if stage == "fit":
-            require_one_pass(self.trainer, "REINFORCE", self.objective.settings)
-            require_whole_episodes(self.trainer, "REINFORCE")
+        super().setup(stage)
+        if stage == "fit" and getattr(self.trainer.datamodule, "turns_per_rollout", None) is not None:  # type: ignore[attr-defined]
+            raise ValueError(WHOLE_EPISODES)
 
-    def prepare(self, rollout: Rollout) -> ReplyBatch:
-        if bool(rollout.cut.any()):
-            raise ValueError(WHOLE_EPISODES.format("REINFORCE"))
-        batch, turns = self.objective.begin(rollout)
-        self.rollout_metrics = describe(rollout)
-        earned = discounted_returns(
-            turns.rewards, torch.zeros_like(turns.rewards), rollout.terminated, rollout.truncated, gamma=self.gamma
-        )[rollout.mask]
-        advantages = ranks.jointly(whiten if self.whiten_advantages else _centred, earned)
-        return self.objective.credited(batch, advantages)
-
-    def loss(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.objective.loss(batch)
-
-    def divergence(self, batch: ReplyBatch) -> Tensor:
-        return self.objective.divergence(batch)
+    def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
+        if bool(turns.rollout.cut.any()):  # its return to go is not known
+            raise ValueError(WHOLE_EPISODES)
+        returns = turns.returns_to_go(self.gamma)
+        return Advantages(ranks.jointly(whiten if self.whiten_advantages else centered, returns))
 
 
-def _centred(earned: Tensor) -> Tensor:
-    return earned - earned.mean()
+def centered(returns: Tensor) -> Tensor:
+    """Returns minus their mean."""
+    return returns - returns.mean()

@@ -1,41 +1,44 @@
-"""The candidate policy: the agent lists its legal answers as text, and the language model chooses between them.
+"""The candidate-scoring policy: the agent lists its legal answers as text, and the language model chooses between them.
 
 pi(c | prompt) = softmax over c of  log p(tokens of c | prompt) / (length of c) / temperature
 
-with the length in tokens (`token`), words (`word`) or left out (`sum`); or token by token along the trie of the legal
-answers (`trie`, see `lgym/policies/choice.py`). Scoring legal answers instead of writing free text
-is GLAM's idea (Carta et al. 2023, arXiv:2302.02662, section 3.1); normalising by tokens or words TWOSOME's (Tan et al. 2024,
-arXiv:2401.14151, section 4.2). No answer can fail to parse, and the probability of every action is known exactly.
+with the length in tokens, in words, or left out; or token by token along the trie of the legal answers (constrained decoding,
+see `lgym/policies/choice.py`). Scoring legal answers is GLAM's idea (Carta et al. 2023, arXiv:2302.02662, section 3.1);
+normalizing by tokens or words is TWOSOME's (Tan et al. 2024, arXiv:2401.14151, section 4.2). No answer can fail to parse,
+and the probability of every action is known exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
-from lgym.functional import categorical_entropy
+from lgym.batch import PolicyOutput, ResponseBatch
+from lgym.functional import categorical_entropy, categorical_kl
 from lgym.models.branches import beginnings, branched
 from lgym.models.limits import tokens_per_forward
-from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import passes
 from lgym.models.past import Past, known_lengths, past_of, remaining
-from lgym.policies.choice import Choice, Normalisation
+from lgym.policies.choice import Choice, LengthNormalization
+from lgym.policies.distribution_cache import DistributionCache, choice_response, weights_digest
+from lgym.policies.policy import LLMPolicy
+from lgym.rollout import Prompt, Response
 
 
-class CandidatePolicy(nn.Module):
+class CandidatePolicy(LLMPolicy):
     """Softmax over the log-likelihoods of the agent's candidate answers."""
 
-    llm: ValueHeadLLM
-    speaks = False
-    chooses = True
+    generates_text = False
+    scores_candidates = True
     max_new_tokens = 0
 
     def __init__(
         self,
-        normalisation: Normalisation = "sum",
+        length_normalization: LengthNormalization = "none",
+        constrained_decoding: bool = False,
         temperature: float = 1.0,
         tokens_per_forward: int | None = None,
         row_length: int = 64,
@@ -43,103 +46,141 @@ class CandidatePolicy(nn.Module):
     ) -> None:
         """
         Args:
-            normalisation: divide a candidate's log-likelihood by nothing (sum), its tokens or its words. With sum, long
-                answers are unlikely ones. Or trie: what writing them token by token gives, when nothing else is allowed.
-            temperature: of the softmax over candidates, in playing and in learning alike; above 1 is closer to uniform.
-            tokens_per_forward: about how many tokens one forward pass takes while playing; bounds memory, not results. Null
+            length_normalization: divide a candidate's log-likelihood by nothing (none), its tokens or its words. With none, long
+                answers are unlikely ones.
+            constrained_decoding: take the probability of writing the candidate token by token where nothing but the candidates
+                is allowed, in place of a softmax over whole candidates.
+            temperature: of the softmax over candidates, at rollout time and in training alike; above 1 is closer to uniform.
+            tokens_per_forward: about how many tokens one forward pass of a rollout takes; bounds memory, not results. Null
                 is 1,024 on a CPU, whose caches hold the activations of no more, and 16,384 elsewhere.
-            row_length: places of a packed row. Longer rows share more and attend more; results are the same.
-            share_prefixes: compute what prompts and candidates have in common once. Off, every sequence is run whole:
+            row_length: tokens of a packed row. Longer rows share more and attend more; results are the same.
+            share_prefixes: compute the common beginnings of prompts and candidates once. Off, every sequence is run whole:
                 slower, for comparison.
         """
-        super().__init__()
-        if row_length < 1 or (tokens_per_forward is not None and tokens_per_forward < 1):
-            raise ValueError(f"row_length ({row_length}) and tokens_per_forward ({tokens_per_forward}) must be 1 or more.")
-        self.choice = Choice(normalisation, temperature)
+        super().__init__(row_length, share_prefixes)
+        if tokens_per_forward is not None and tokens_per_forward < 1:
+            raise ValueError(f"tokens_per_forward is {tokens_per_forward}; it must be 1 or more.")
+        self.choice = Choice(length_normalization, temperature, constrained_decoding)
         self.tokens_per_forward = tokens_per_forward
-        self.row_length = row_length
-        self.share_prefixes = share_prefixes
-        self.detach_value = False
+        self._cache = DistributionCache()
+        self._cache_session: object = None
+        self._prefetched: tuple[Tensor, Tensor] | None = None
+        self._prefetched_for: tuple[bytes, list[Prompt]] | None = None
 
-    @property
-    def has_critic(self) -> bool:
-        """Whether its model has a value head."""
-        return self.llm.value_head is not None
-
-    def bind(self, llm: ValueHeadLLM) -> None:
-        """Gives the policy its model; called once, when the model is built."""
-        llm.share = self.share_prefixes
-        self.llm = llm
-
-    def forward(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [U, C] of the candidates of each context, padded with -inf, and values [U]; differentiable."""
-        ends = [
-            [context.prompt_ids + ids for ids in own]
-            for context, own in zip(contexts, self.choice.sequences(contexts), strict=True)
-        ]
-        sequences = [sequence for own in ends for sequence in own]
-        lengths = [len(context.prompt_ids) for context, own in zip(contexts, ends, strict=True) for _ in own]
+    def forward(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """[U, C] log-probabilities of the candidates of each prompt, padded with -inf, and [U] values; differentiable."""
+        ends = self.choice.sequences(prompts)
+        sequences = [prompt.token_ids + end for prompt, of_prompt in zip(prompts, ends, strict=True) for end in of_prompt]
+        lengths = [len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt]
         states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
         rows = iter(index)
-        places = [[next(rows) for _ in own] for own in ends]
-        at_ends = states[[own[0][0] for own in places]]
-        logprobs = self.choice.logprobs(self.llm, contexts, states, places)
-        return logprobs, self.llm.values(at_ends.detach() if self.detach_value else at_ends)
+        positions = [[next(rows) for _ in of_prompt] for of_prompt in ends]
+        prompt_states = states[[of_prompt[0][0] for of_prompt in positions]]
+        logprobs = self.choice.logprobs(self.llm, prompts, states, positions)
+        return logprobs, self.llm.values(prompt_states.detach() if self.detach_value else prompt_states)
 
-    def likelihoods(self, batch: ReplyBatch, *, entropy_gradient: bool = False) -> Likelihoods:
-        """A choice as a reply of one token: log-probabilities, entropies and values, [B, 1]."""
-        logprobs, values = self(batch.contexts)
-        rows = batch.rows
-        return Likelihoods(
+    def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
+        """As of any policy, with T = 1: a choice is one decision, whose whole distribution is known."""
+        logprobs, values = self(batch.prompts)
+        rows, old, ref = batch.prompt_index, batch.old_candidate_logprobs, batch.ref_candidate_logprobs
+        return PolicyOutput(
+            old_kl=None if old is None else categorical_kl(old, logprobs)[rows][:, None],
             logprobs=logprobs[rows, batch.choices][:, None],
-            entropy=categorical_entropy(logprobs)[rows][:, None],
             values=values[rows][:, None],
+            entropy=categorical_entropy(logprobs)[rows][:, None],
+            ref_kl=None if ref is None else categorical_kl(logprobs, ref)[rows][:, None],
+            candidate_logprobs=logprobs,
         )
 
-    def demonstrated(self, context: Context, text: str, ids: tuple[int, ...], choice: int) -> Reply:
-        """A reply that is to be imitated: this choice."""
-        return Reply(context.candidate_ids[choice][:1], (0.0,), True, text, choice=choice)
+    def demonstrated(self, prompt: Prompt, text: str, token_ids: tuple[int, ...], choice: int) -> Response:
+        return choice_response(prompt, choice)
+
+    def act(
+        self,
+        prompts: Sequence[Prompt],
+        rng: np.random.Generator | None,
+        *,
+        keep_kv_cache: bool = True,
+        bootstrap: Sequence[Prompt] = (),
+    ) -> tuple[list[Response], Tensor]:
+        """As of any policy. Each distinct prompt is computed once while the weights are frozen."""
+        cache = self._distributions([*bootstrap, *prompts], extendable=prompts if keep_kv_cache else ())
+        return cache.act(prompts, rng), torch.from_numpy(cache.values[cache.index(prompts)])
+
+    def values(self, prompts: Sequence[Prompt]) -> Tensor:
+        cache = self._distributions(prompts)
+        return torch.from_numpy(cache.values[cache.index(prompts)])
+
+    def distributions(self, prompts: Sequence[Prompt]) -> Tensor:
+        """[n, C] log-probabilities of the candidates of prompts on the CPU, padded with -inf, without gradient."""
+        cache = self._distributions(prompts)
+        return torch.from_numpy(cache.logprobs[cache.index(prompts)])
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Compute distributions in one large batch, which costs less than the small ones in which a rollout meets its prompts.
+
+        They are kept until the weights change. The batch depends on the prompts alone, so a run that is resumed computes the
+        same to the last bit.
+        """
+        key = (weights_digest(self), list(prompts))
+        if self._prefetched is None or key != self._prefetched_for:
+            self._prefetched, self._prefetched_for = self._compute(prompts, ()), key
+        self._current_cache().add(prompts, *self._prefetched)
+
+    def _current_cache(self) -> DistributionCache:
+        """The cache of the weights as they are: a new one unless they have been frozen since the last call."""
+        session = self.llm.frozen_session
+        if session is None or session is not self._cache_session:
+            self._cache, self._cache_session = DistributionCache(), session
+        return self._cache
+
+    def _distributions(self, prompts: Sequence[Prompt], extendable: Sequence[Prompt] = ()) -> DistributionCache:
+        """The cache, with these prompts in it."""
+        cache = self._current_cache()
+        if missing := cache.missing(prompts):
+            cache.add(missing, *self._compute(missing, extendable))
+        return cache
 
     @torch.no_grad()
-    def evaluate(self, contexts: Sequence[Context], *, going_on: Sequence[Context] = ()) -> tuple[Tensor, Tensor]:
-        """`forward` for any number of contexts, in passes of bounded size; returns CPU tensors, at least fp32.
+    def _compute(self, prompts: Sequence[Prompt], extendable: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """`forward` for any number of prompts, in passes of bounded size; CPU tensors, at least fp32.
 
-        Later prompts go on from those of the contexts in `going_on`: their keys and values are kept while the weights are
-        fixed, so that of each later prompt only what is new is computed.
+        Later prompts extend the `extendable` ones: their keys and values are kept while the weights are frozen, so that of
+        each later prompt only what is new is computed.
         """
-        keep = bool(going_on) and self.share_prefixes and self.llm.layout == "tree"
-        width = max(len(context.candidates) for context in contexts)
-        logprobs = torch.full((len(contexts), width), -torch.inf)
-        values = torch.zeros(len(contexts), dtype=torch.float32)
-        pasts = remaining(self.llm.pasts, {c.prompt_ids for c in going_on}) if keep else []
-        for chunk in self._passes(contexts, keep=keep):
-            part = [contexts[i] for i in chunk]
+        keep = bool(extendable) and self.share_prefixes and self.llm.layout == "tree"
+        width = max(len(prompt.candidates) for prompt in prompts)
+        logprobs = torch.full((len(prompts), width), -torch.inf)
+        values = torch.zeros(len(prompts), dtype=torch.float32)
+        kv_caches = remaining(self.llm.pasts, {prompt.token_ids for prompt in extendable}) if keep else []
+        for chunk in self._chunks(prompts, keep=keep):
+            chunk_prompts = [prompts[i] for i in chunk]
             if keep:
-                chunk_logprobs, chunk_values, past = self._go_on(part)
-                pasts.append(past)
+                chunk_logprobs, chunk_values, kv_cache = self._extend(chunk_prompts)
+                kv_caches.append(kv_cache)
             else:
-                chunk_logprobs, chunk_values = self(part)
+                chunk_logprobs, chunk_values = self(chunk_prompts)
             logprobs = logprobs.to(chunk_logprobs.dtype)
             logprobs[chunk, : chunk_logprobs.shape[1]] = chunk_logprobs.cpu()
             values = values.to(chunk_values.dtype)
             values[chunk] = chunk_values.cpu()
         if keep:
-            self.llm.keep(pasts)
+            self.llm.keep(kv_caches)
         return logprobs, values
 
-    def _go_on(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor, Past]:
-        """As `forward`, from the pasts that the model keeps; and the past of these prompts."""
-        ends = self.choice.sequences(contexts)
-        prompts = [context.prompt_ids for context in contexts]
-        room = max(len(beginnings(own)) for own in ends)
-        past, hidden = past_of(self.llm, prompts, self.llm.pasts, room=room, row_length=self.row_length)
-        states, places = branched(self.llm, past, hidden, ends)
-        return self.choice.logprobs(self.llm, contexts, states, places), self.llm.values(hidden), past
+    def _extend(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Past]:
+        """`forward` from the keys and values that the model keeps, and those of these prompts."""
+        ends = self.choice.sequences(prompts)
+        room = max(len(beginnings(of_prompt)) for of_prompt in ends)
+        token_ids = [prompt.token_ids for prompt in prompts]
+        kv_cache, hidden = past_of(self.llm, token_ids, self.llm.pasts, room=room, row_length=self.row_length)
+        states, positions = branched(self.llm, kv_cache, hidden, ends)
+        return self.choice.logprobs(self.llm, prompts, states, positions), self.llm.values(hidden), kv_cache
 
-    def _passes(self, contexts: Sequence[Context], *, keep: bool) -> Iterator[list[int]]:
-        """Contexts that are evaluated together."""
-        prompts = [context.prompt_ids for context in contexts]
+    def _chunks(self, prompts: Sequence[Prompt], *, keep: bool) -> Iterator[list[int]]:
+        """Positions of the prompts that are evaluated together."""
+        token_ids = [prompt.token_ids for prompt in prompts]
         limit = self.tokens_per_forward or tokens_per_forward(self.llm.device)
-        known = known_lengths(prompts, self.llm.pasts) if keep else ()
-        extra = [len(beginnings(own)) for own in self.choice.sequences(contexts)]
-        return passes(prompts, limit, known=known, extra=extra)
+        known = known_lengths(token_ids, self.llm.pasts) if keep else ()
+        extra = [len(beginnings(of_prompt)) for of_prompt in self.choice.sequences(prompts)]
+        return passes(token_ids, limit, known=known, extra=extra)

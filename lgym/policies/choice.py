@@ -9,107 +9,115 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lgym.batch import Context
 from lgym.functional import candidate_logprobs
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
+from lgym.rollout import Prompt
 
-Normalisation = Literal["sum", "token", "word", "trie"]
+LengthNormalization = Literal["none", "token", "word"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The distribution over the candidates of a context.
+    """The distribution over the candidates of a prompt.
 
-    sum, token, word:  softmax over c of  log p(tokens of c) / (1, tokens or words of c) / temperature
-    trie:              product over the tokens of c of  p(token) / p(any token that goes on to a candidate there)
+    softmax over c of  log p(tokens of c) / (1, tokens or words of c) / temperature
 
-    The second is what sampling token by token gives, where at each step only tokens are allowed that lead to a candidate;
-    one that others go on from ends with the end-of-sequence token. (Constrained decoding along a trie: De Cao et al. 2021,
-    arXiv:2010.00904, section 3.2.)
+    With constrained decoding, log p(tokens of c) is in place of the model's own
+
+    sum over the tokens of c of  log p(token) / p(any token that leads on to a candidate there)
+
+    as sampling token by token has it where no other token is allowed; a candidate that others begin with ends with the
+    end-of-sequence token (De Cao et al. 2021, arXiv:2010.00904, section 3.2).
     """
 
-    normalisation: Normalisation = "sum"
+    length_normalization: LengthNormalization = "none"
     temperature: float = 1.0
+    constrained: bool = False
 
     def __post_init__(self) -> None:
+        if self.constrained and self.length_normalization != "none":
+            raise ValueError(
+                f"length_normalization is {self.length_normalization!r} and constrained_decoding is on, which gives "
+                "probabilities as they are: set length_normalization: none, or constrained_decoding: false."
+            )
         if self.temperature <= 0:
             raise ValueError(
                 f"temperature is {self.temperature}; it must be above 0. Evaluation has a greedy mode of its own."
             )
 
-    def needs_only_ends(self, context: Context) -> bool:
+    def needs_only_ends(self, prompt: Prompt) -> bool:
         """With one token each and one length for all, the vocabulary's normaliser is the same and cancels out."""
-        return all(len(ids) == 1 for ids in context.candidate_ids) and (
-            self.normalisation != "word" or len({self._length(context, c) for c in range(len(context.candidates))}) == 1
+        return all(len(ids) == 1 for ids in prompt.candidate_ids) and (
+            self.length_normalization != "word" or len({self._length(prompt, c) for c in range(len(prompt.candidates))}) == 1
         )
 
-    def sequences(self, contexts: Sequence[Context]) -> list[list[Path]]:
-        """What has to be run behind each context to score its candidates: all but the last token of each."""
-        if all(map(self.needs_only_ends, contexts)):
-            return [[()] for _ in contexts]
-        return [[ids[:-1] for ids in context.candidate_ids] for context in contexts]
+    def sequences(self, prompts: Sequence[Prompt]) -> list[list[Path]]:
+        """What has to be run behind each prompt to score its candidates: all but the last token of each."""
+        if all(map(self.needs_only_ends, prompts)):
+            return [[()] for _ in prompts]
+        return [[ids[:-1] for ids in prompt.candidate_ids] for prompt in prompts]
 
     def logprobs(
-        self, llm: ValueHeadLLM, contexts: Sequence[Context], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
+        self, llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
     ) -> Tensor:
         """[U, C] log-probabilities, padded with -inf.
 
         Args:
             llm: whose vocabulary it is.
-            contexts: U of them.
+            prompts: U of them.
             states: [K, H] hidden states.
-            places: for each context and each of its `sequences`, the rows of `states` from before its first token on.
+            places: for each prompt and each of its `sequences`, the rows of `states` from before its first token on.
         """
-        if all(map(self.needs_only_ends, contexts)):
-            tokens = _pad([[ids[0] for ids in context.candidate_ids] for context in contexts], 0)
+        if all(map(self.needs_only_ends, prompts)):
+            tokens = _pad([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts], 0)
             ends = torch.tensor([rows[0][0] for rows in places], device=states.device)
             scores = llm.chosen_logits(states[ends], tokens.to(states.device))
-        elif self.normalisation == "trie":
-            scores = _trie_scores(llm, contexts, states, places)
+        elif self.constrained:
+            scores = _trie_scores(llm, prompts, states, places)
         else:
-            scores = _scores(llm, contexts, states, places)
-        divisors = [[self._length(context, c) for c in range(len(context.candidates))] for context in contexts]
+            scores = _scores(llm, prompts, states, places)
+        divisors = [[self._length(prompt, c) for c in range(len(prompt.candidates))] for prompt in prompts]
         return candidate_logprobs(
-            scores, _pad(divisors, 1).to(scores), _mask(contexts).to(scores.device), temperature=self.temperature
+            scores, _pad(divisors, 1).to(scores), _mask(prompts).to(scores.device), temperature=self.temperature
         )
 
-    def _length(self, context: Context, candidate: int) -> int:
-        if self.normalisation == "token":
-            return len(context.candidate_ids[candidate])
-        if self.normalisation == "word":
-            return max(1, len(context.candidates[candidate].split()))
+    def _length(self, prompt: Prompt, candidate: int) -> int:
+        if self.length_normalization == "token":
+            return len(prompt.candidate_ids[candidate])
+        if self.length_normalization == "word":
+            return max(1, len(prompt.candidates[candidate].split()))
         return 1
 
 
 def _scores(
-    llm: ValueHeadLLM, contexts: Sequence[Context], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
+    llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
 ) -> Tensor:
     """[U, C] log-likelihoods, each the sum over the candidate's tokens."""
-    width = max(len(context.candidates) for context in contexts)
+    width = max(len(prompt.candidates) for prompt in prompts)
     rows: list[int] = []
     tokens: list[int] = []
     targets: list[int] = []
-    for u, context in enumerate(contexts):
-        for c, (ids, own) in enumerate(zip(context.candidate_ids, places[u], strict=True)):
+    for u, prompt in enumerate(prompts):
+        for c, (ids, own) in enumerate(zip(prompt.candidate_ids, places[u], strict=True)):
             rows += own
             tokens += ids
             targets += [u * width + c] * len(ids)
     logits = llm.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
-    return _summed(logits - llm.log_normalisers(states)[rows], targets, len(contexts), width)
+    return _summed(logits - llm.log_normalisers(states)[rows], targets, len(prompts), width)
 
 
 def _trie_scores(
-    llm: ValueHeadLLM, contexts: Sequence[Context], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
+    llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
 ) -> Tensor:
     """[U, C] log-probabilities, each the sum over the steps of the candidate at which there was a choice."""
-    width = max(len(context.candidates) for context in contexts)
+    width = max(len(prompt.candidates) for prompt in prompts)
     rows: list[int] = []
     options: list[list[int]] = []  # the first is the one taken
     targets: list[int] = []
-    for u, context in enumerate(contexts):
-        at, following = _trie(context.candidate_ids, places[u], int(llm.tokenizer.eos_token_id))
-        for c, ids in enumerate(context.candidate_ids):
+    for u, prompt in enumerate(prompts):
+        at, following = _trie(prompt.candidate_ids, places[u], int(llm.tokenizer.eos_token_id))
+        for c, ids in enumerate(prompt.candidate_ids):
             for step, token in enumerate((*ids, int(llm.tokenizer.eos_token_id))):
                 allowed = following.get(ids[:step], ())
                 if len(allowed) > 1:
@@ -117,11 +125,11 @@ def _trie_scores(
                     options.append([token, *(other for other in allowed if other != token)])
                     targets.append(u * width + c)
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
-        return (states[0, 0].to(torch.promote_types(states.dtype, torch.float32)) * 0.0).expand(len(contexts), width)
+        return (states[0, 0].to(torch.promote_types(states.dtype, torch.float32)) * 0.0).expand(len(prompts), width)
     real = torch.tensor([[i < len(o) for i in range(max(map(len, options)))] for o in options], device=states.device)
     logits = llm.chosen_logits(states[rows], _pad(options, 0).to(states.device))
     taken = logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1)
-    return _summed(taken, targets, len(contexts), width)
+    return _summed(taken, targets, len(prompts), width)
 
 
 def _trie(
@@ -153,7 +161,7 @@ def _pad(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
 
 
-def _mask(contexts: Sequence[Context]) -> Tensor:
+def _mask(prompts: Sequence[Prompt]) -> Tensor:
     """[U, C] bool: where there is a candidate."""
-    counts = torch.tensor([len(context.candidates) for context in contexts])
+    counts = torch.tensor([len(prompt.candidates) for prompt in prompts])
     return torch.arange(int(counts.max())) < counts[:, None]

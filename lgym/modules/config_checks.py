@@ -1,19 +1,15 @@
-"""What several algorithms ask of their settings."""
+"""Checks of settings; each raises an error that names the value and the way out."""
 
 from __future__ import annotations
 
 import math
-
-import lightning as L
+from typing import Any, get_args
 
 from lgym.models import LLMConfig
 
-WHOLE_EPISODES = "{} learns from the returns of whole episodes: set data.episodes_per_rollout, not data.turns_per_rollout."
-
 
 def require_reference(kl_coef: float, llm: LLMConfig) -> None:
-    """Refuses a divergence from the frozen reference where there is none, or one of negative weight."""
-    require_weights(kl_coef=kl_coef)
+    """Refuse a divergence from the frozen reference where there is none."""
     if kl_coef > 0 and llm.lora is None:
         raise ValueError(
             f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay near to. "
@@ -21,42 +17,42 @@ def require_reference(kl_coef: float, llm: LLMConfig) -> None:
         )
 
 
+def require_one_of(name: str, value: str, choices: Any) -> None:
+    """Refuse a text that is not among those of a `Literal`: a program may give any."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}.")
+
+
 def require_weights(**values: float) -> None:
-    """Refuses weights of a loss that are negative or not finite."""
+    """Refuse weights of a loss that are negative or not finite."""
     for name, value in values.items():
         if not 0.0 <= value < math.inf:
             raise ValueError(f"{name} is {value}; it must be 0 or more.")
 
 
-def require_scales(**values: float | None) -> None:
-    """Refuses factors and limits that are not above 0, or not finite; `None` is no limit."""
+def require_positive(**values: float | None) -> None:
+    """Refuse factors and limits that are not above 0, or not finite; `None` is no limit."""
     for name, value in values.items():
         if value is not None and not 0.0 < value < math.inf:
             raise ValueError(f"{name} is {value}; it must be above 0.")
 
 
 def require_counts(**values: int) -> None:
-    """Refuses negative numbers of rollouts."""
+    """Refuse negative numbers of rollouts."""
     for name, value in values.items():
         if value < 0:
             raise ValueError(f"{name} is {value}; it must be 0 or more rollouts.")
 
 
 def require_clips(clip_low: float, clip_high: float) -> None:
-    """Refuses bounds of the ratio that let nothing through."""
+    """Refuse bounds of the ratio that let nothing through."""
     if not 0.0 < clip_low < 1.0:
         raise ValueError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
-    require_scales(clip_high=clip_high)
-
-
-def require_whole_episodes(trainer: L.Trainer, name: str) -> None:
-    """Refuses, before a model is loaded, rollouts whose border cuts episodes, where no value stands for the rest."""
-    if getattr(trainer.datamodule, "turns_per_rollout", None) is not None:  # type: ignore[attr-defined]
-        raise ValueError(WHOLE_EPISODES.format(name))
+    require_positive(clip_high=clip_high)
 
 
 def require_discounts(**values: float) -> None:
-    """Refuses what is no share."""
+    """Refuse discounts outside of 0 to 1."""
     for name, value in values.items():
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"{name} is {value}; it must lie between 0 and 1.")

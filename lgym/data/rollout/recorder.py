@@ -1,42 +1,60 @@
-"""Turns as they are played, and the rollout that they make."""
+"""The record of a rollout, turn by turn."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from lgym.batch import Rollout
-from lgym.data.table import ContextTable, ReplyTable
+from lgym.data.rollout.prompt_table import PromptTable
+from lgym.rollout import Rollout
 
 TURN = np.dtype(
     [
         ("stream", np.int64),  # which environment, 0 to E - 1
-        ("context", np.int64),
-        ("choice", np.int64),
+        ("prompt", np.int64),
+        ("response", np.int64),
         ("episode", np.int64),
         ("seed", np.int64),
         ("reward", np.float32),
         ("terminated", bool),
         ("truncated", bool),
         ("parsed", bool),
-        ("following", np.int64),  # the context of the observation that the turn led to; -1 where it terminated
+        ("next_prompt", np.int64),  # that of the observation that the turn led to; -1 where it terminated
     ]
 )
 
 
-class Recorder:
-    """Keeps one rollout, a step of all playing environments at a time."""
+@dataclass
+class EpisodeCounts:
+    """The episodes of a run: played = finished + dropped + those under way."""
 
-    def __init__(self, table: ContextTable | ReplyTable, num_envs: int, begun: float) -> None:
+    played: int = 0
+    """Begun; one that is begun anew is another."""
+
+    finished: int = 0
+    """Played to their end."""
+
+    dropped: int = 0
+    """Lost with their process."""
+
+    turns: int = 0
+    """Turns of all of them but the dropped."""
+
+
+class Recorder:
+    """Records one rollout, a step of all playing environments at a time."""
+
+    def __init__(self, table: PromptTable, num_envs: int, start: float) -> None:
         """
         Args:
-            table: of the contexts.
+            table: of the prompts and responses.
             num_envs: environments that play.
-            begun: when they began, by `time.perf_counter`.
+            start: of playing, by `time.perf_counter`.
         """
         self.table = table
         self.turns = 0
@@ -46,7 +64,7 @@ class Recorder:
         self._dropped = 0
         self._num_envs = num_envs
         self._steps: list[np.ndarray] = []
-        self._begun = begun
+        self._start = start
 
     def add(self, turns: Sequence[tuple[Any, ...]]) -> None:
         """One step: a turn, with the fields of `TURN`, of each environment that has played."""
@@ -54,19 +72,21 @@ class Recorder:
         self.turns += len(turns)
 
     def finish(self, episode_return: float, length: int, penalty: float) -> None:
-        """An episode has ended, with so much of its return being the agent's own penalty."""
+        """Record the end of an episode, and the agent's own penalty in its return."""
         self.episode_returns.append(episode_return)
         self._episode_lengths.append(length)
         self._episode_penalties.append(penalty)
 
-    def drop(self, episode: int) -> None:
-        """Forgets what was played of an episode so far."""
+    def drop(self, episode: int) -> int:
+        """Drop the turns of an episode that was lost; how many there were."""
+        before = self.turns
         self._steps = [turns[turns["episode"] != episode] for turns in self._steps]
         self.turns = sum(map(len, self._steps))
         self._dropped += 1
+        return before - self.turns
 
-    def rollout(self) -> Rollout:
-        """Everything recorded, as [E, N] tensors."""
+    def rollout(self, counts: EpisodeCounts) -> Rollout:
+        """The rollout, as [E, N] tensors, with what the run has counted so far."""
         self.table.complete()
         turns = np.concatenate(self._steps)
         step = np.repeat(np.arange(len(self._steps)), [len(turns) for turns in self._steps])
@@ -76,15 +96,15 @@ class Recorder:
             grid[turns["stream"], step] = column
             return grid
 
-        following = turns["following"]
+        next_prompt = turns["next_prompt"]
         mask = laid_out(np.ones(len(turns), dtype=bool))
         terminated = laid_out(turns["terminated"], idle=True)
         truncated = laid_out(turns["truncated"] & ~turns["terminated"])
         cut = np.zeros_like(mask)
         cut[:, -1] = mask[:, -1] & ~terminated[:, -1] & ~truncated[:, -1]  # the rollout ends here, the episode does not
         columns = {
-            "context_ids": laid_out(turns["context"]),
-            "choices": laid_out(turns["choice"]),
+            "prompt_index": laid_out(turns["prompt"]),
+            "response_index": laid_out(turns["response"]),
             "rewards": laid_out(turns["reward"]),
             "terminated": terminated,
             "truncated": truncated | cut,
@@ -93,7 +113,7 @@ class Recorder:
             "parsed": laid_out(turns["parsed"], idle=True),
             "episode_ids": laid_out(turns["episode"]),
             "reset_seeds": laid_out(turns["seed"]),
-            "next_values": laid_out(np.where(following >= 0, self.table.values[following], np.float32(0.0))),
+            "next_values": laid_out(np.where(next_prompt >= 0, self.table.values[next_prompt], np.float32(0.0))),
         }
         fields: dict[str, Any] = {name: torch.from_numpy(column) for name, column in columns.items()}
         return Rollout(
@@ -102,6 +122,8 @@ class Recorder:
             episode_returns=torch.tensor(self.episode_returns, dtype=torch.float32),
             episode_lengths=torch.tensor(self._episode_lengths, dtype=torch.float32),
             episode_penalties=torch.tensor(self._episode_penalties, dtype=torch.float32),
-            play_seconds=time.perf_counter() - self._begun,
+            seconds=time.perf_counter() - self._start,
+            total_turns=counts.turns,
+            total_episodes=counts.finished,
             episodes_dropped=self._dropped,
         )

@@ -1,0 +1,78 @@
+"""The prompts of an episode: observations in the agent's words, with memories and earlier turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lgym.agents.base import TextAgent
+from lgym.data.chat import PromptBuilder
+from lgym.data.conversation import Conversation, History
+from lgym.data.questions import candidates_of
+from lgym.data.recall import Recall
+from lgym.memory import PlayedTurn
+from lgym.rollout import Prompt, Response
+
+
+class EpisodePrompts:
+    """Makes the prompts of one episode after the other."""
+
+    def __init__(
+        self,
+        agent: TextAgent,
+        builder: PromptBuilder,
+        *,
+        scores_candidates: bool = True,
+        history: History = 0,
+        memory: Recall | None = None,
+    ) -> None:
+        """
+        Args:
+            agent: its words.
+            builder: renders and encodes them.
+            scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers in free text.
+            history: how many earlier turns of the episode a prompt shows.
+            memory: adds memories to the observations; `None` adds nothing.
+        """
+        self.agent = agent
+        self.history: History = history
+        self._builder = builder
+        self._scores_candidates = scores_candidates
+        self._memory = memory or Recall(agent)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start an episode."""
+        self.observation_text = ""  # without what memories add
+        self._conversation = Conversation(self._builder, self.history)
+        self._memory.begin()
+
+    def observe(self, observation: Any, info: dict[str, Any]) -> Prompt:
+        """The prompt of a new observation."""
+        self.observation_text = self.agent.format_observation(observation)
+        candidates = candidates_of(self.agent, observation, info) if self._scores_candidates else ()
+        return self._conversation.prompt(self._memory.read(self.observation_text), candidates)
+
+    def repeat(self) -> Prompt:
+        """The prompt of the same observation once more, which a response without an action leaves unanswered."""
+        return self._conversation.prompt(self._memory.read(self.observation_text), ())
+
+    def respond(self, response: Response) -> None:
+        """Add the response to the last prompt to the conversation."""
+        self._conversation.respond(response)
+
+    def remember(self, action_text: str, reward: float) -> None:
+        """Add the turn to the episode's memory."""
+        self._memory.add(PlayedTurn(self.observation_text, action_text, reward))
+
+    @property
+    def turns(self) -> list[PlayedTurn]:
+        """The turns of the episode so far, if there are memories; another list than that of the next episode."""
+        return self._memory.turns
+
+    def state_dict(self) -> dict[str, Any]:
+        """The observation at hand, and the memories that the episode's prompts still show."""
+        return {"observation_text": self.observation_text, **self._memory.state_dict(self.history)}
+
+    def restore_memories(self, state: dict[str, Any]) -> None:
+        """Show the coming observations with the memories of `state_dict`."""
+        self._memory.bring_back(state.get("shown", ()))

@@ -1,0 +1,1 @@
+"""Playing live episodes, and the record of them."""

@@ -1,0 +1,218 @@
+"""Collects a rollout: several environments in step, each distinct prompt put to the policy together."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from lgym.data.refill import Refill
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.data.rollout.prompt_table import PromptTable
+from lgym.data.rollout.recorder import EpisodeCounts, Recorder
+from lgym.envs.workers import WorkerLostError
+from lgym.memory import PlayedTurn
+from lgym.rollout import Prompt, Rollout
+from lgym.types import Episode, Policy
+
+Progress = Callable[[int, int], None]
+"""Called with the episodes (or turns) that have been played, and their total."""
+
+Remember = Callable[[list[list[PlayedTurn]]], None]
+"""Called at the end of a rollout with the turns of every episode that ended in it, in the order of their numbers."""
+
+
+class Collector:
+    """Keeps the environments of one stage and counts their episodes.
+
+    Episode k of a collector is reset with seed `first_seed + k // group_size`, whichever runner plays it. Environments in
+    workers play at the same time: all are sent what they have to do before any is waited for.
+    """
+
+    def __init__(
+        self,
+        runners: Sequence[EnvRunner],
+        first_seed: int,
+        kept_transcripts: int = 0,
+        group_size: int = 1,
+        remember: Remember | None = None,
+        refill_groups: int = 0,
+        prefetched: Callable[[], Sequence[Prompt]] = tuple,
+    ) -> None:
+        """
+        Args:
+            runners: the environments.
+            first_seed: reset seed of the first episode.
+            kept_transcripts: of how many episodes a rollout to keep the text.
+            group_size: how many episodes in a row start from the same seed.
+            remember: what keeps a rollout's episodes in mind; `None` forgets them.
+            refill_groups: how many groups a rollout of episodes has more at most, for as many without signal.
+            prefetched: prompts that the policy computes ahead in one batch.
+        """
+        self._group_size = group_size
+        self._runners = list(runners)
+        self._first_seed = first_seed
+        self._kept_transcripts = kept_transcripts
+        self._remember = remember
+        self._refill_groups = refill_groups
+        self._prefetched = prefetched
+        self._refill = Refill(group_size, 0)
+        self._last_episode: int | None = None
+        self._ended: dict[int, list[PlayedTurn]] = {}  # this rollout's episodes
+        self._transcripts_wanted = 0
+        self._open_transcripts: dict[int, Episode] = {}  # by the episode's number
+        self._episodes_started = 0
+        self.counts = EpisodeCounts()
+        self.transcripts: list[Episode] = []
+
+    def play(
+        self,
+        policy: Policy,
+        rng: np.random.Generator | None,
+        *,
+        episodes: int | None = None,
+        turns: int | None = None,
+        progress: Progress = lambda done, total: None,
+    ) -> Rollout:
+        """Plays so many whole episodes, or so many turns wherever episodes then stand.
+
+        Args:
+            policy: its weights stay the same while this plays.
+            rng: what actions are sampled with; `None` plays greedily.
+            episodes: episodes to start and to finish.
+            turns: turns to play over all environments, a multiple of their number; episodes go on in the next rollout.
+            progress: called after every step of the environments.
+        """
+        start = time.perf_counter()
+        if prompts := self._prefetched():
+            policy.prefetch(prompts)
+        table = PromptTable(policy, keep_kv_cache=any(runner.history != 0 for runner in self._runners))
+        recorder = Recorder(table, len(self._runners), start)
+        self._last_episode = None if episodes is None else self._episodes_started + episodes
+        self._refill = Refill(self._group_size, 0 if episodes is None else self._refill_groups)
+        self.transcripts = []
+        self._open_transcripts = {}
+        self._ended = {}
+        self._transcripts_wanted = self._kept_transcripts
+        self._start_idle()
+        self._settle(recorder)
+        while True:
+            playing = [i for i, runner in enumerate(self._runners) if runner.live]
+            if not playing or (turns is not None and recorder.turns >= turns):
+                break
+            self._step(playing, recorder, rng)
+            if episodes is None:
+                progress(recorder.turns, turns or 0)
+            else:
+                progress(len(recorder.episode_returns), episodes)
+        rollout = recorder.rollout(self.counts)
+        if self._remember is not None:
+            self._remember([self._ended[number] for number in sorted(self._ended)])
+        return rollout
+
+    def _step(self, playing: list[int], recorder: Recorder, rng: np.random.Generator | None) -> None:
+        """One turn in each of the playing environments."""
+        table = recorder.table
+        prompt_index = np.array([table.index(self._runners[i].prompt) for i in playing])
+        response_index = table.act(prompt_index, rng)
+        for i, number in zip(playing, response_index.tolist(), strict=True):
+            self._runners[i].send(table.responses[number])
+        turns = []
+        for i, asked, answer in zip(playing, prompt_index.tolist(), response_index.tolist(), strict=True):
+            runner = self._runners[i]
+            try:
+                reward, terminated, truncated = runner.receive()
+            except WorkerLostError as lost:
+                self._drop(runner, recorder, lost)
+                continue
+            next_prompt = -1 if terminated else table.index(runner.prompt)
+            outcome = (reward, terminated, truncated, runner.parsed, next_prompt)
+            turns.append((i, asked, answer, runner.number, runner.seed, *outcome))
+            if (transcript := self._open_transcripts.get(runner.number)) is not None:
+                transcript.turns.append(table.turn(asked, answer, reward))
+                transcript.terminated, transcript.truncated = terminated, truncated
+            if not runner.live:
+                recorder.finish(runner.episode_return, len(runner.responses), runner.episode_penalty)
+                self.counts.finished += 1
+                if self._remember is not None:
+                    self._ended[runner.number] = runner.turns
+                if more := self._refill.ended(runner.number, runner.episode_return):
+                    self._last_episode = (self._last_episode or 0) + more
+                self._start(runner)
+        recorder.add(turns)
+        self.counts.turns += len(turns)
+        self._start_idle()  # those that had nothing left to play, before the rollout was refilled
+        self._settle(recorder)
+
+    def _start_idle(self) -> None:
+        for runner in self._runners:
+            if not (runner.live or runner.starting):
+                self._start(runner)
+
+    def _start(self, runner: EnvRunner) -> None:
+        """Start the next episode in the runner, unless the rollout has had all of its episodes."""
+        if (transcript := self._open_transcripts.pop(runner.number, None)) is not None:
+            self.transcripts.append(transcript)
+        if self._last_episode is not None and self._episodes_started >= self._last_episode:
+            return
+        seed = self._first_seed + self._episodes_started // self._group_size
+        if self._transcripts_wanted > 0:
+            self._transcripts_wanted -= 1
+            self._open_transcripts[self._episodes_started] = Episode(seed, runner.system_prompt)
+        runner.start(seed, number=self._episodes_started)
+        self._episodes_started += 1
+        self.counts.played += 1
+
+    def _settle(self, recorder: Recorder) -> None:
+        """Waits until every episode that has been started stands at its first observation."""
+        for runner in self._runners:
+            while runner.starting:
+                try:
+                    runner.ready()
+                except WorkerLostError as lost:
+                    self._drop(runner, recorder, lost)
+
+    def _drop(self, runner: EnvRunner, recorder: Recorder, lost: WorkerLostError) -> None:
+        """Drop the episode of a runner and start it anew: so every rollout has its episodes, and a group all of its."""
+        warnings.warn(f"{lost} Episode {runner.number} is dropped and begun anew in another worker.", stacklevel=2)
+        self.counts.turns -= recorder.drop(runner.number)
+        self.counts.dropped += 1
+        if (transcript := self._open_transcripts.get(runner.number)) is not None:
+            transcript.turns.clear()
+        runner.restart(lost)
+        self.counts.played += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every environment stands; plain numbers and texts."""
+        return {
+            "episodes_started": self._episodes_started,
+            "counts": asdict(self.counts),
+            "runners": [runner.state_dict() for runner in self._runners],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Brings every environment back to where it stood.
+
+        Raises:
+            ValueError: if the number of environments has changed while episodes were under way.
+        """
+        runners = state["runners"]
+        if len(runners) != len(self._runners):
+            if any(runner is not None for runner in runners):
+                raise ValueError(
+                    f"The checkpoint holds {len(runners)} environments in mid-episode and data.num_envs is "
+                    f"{len(self._runners)}. Resume with data.num_envs: {len(runners)}."
+                )
+            runners = [None] * len(self._runners)
+        self._episodes_started = state["episodes_started"]
+        self.counts = EpisodeCounts(**state["counts"])
+        for runner, runner_state in zip(self._runners, runners, strict=True):
+            runner.load_state_dict(runner_state)
+
+    def close(self) -> None:
+        for runner in self._runners:
+            runner.close()

@@ -1,0 +1,131 @@
+"""Advantage estimation with a critic: GAE over turns, or over the tokens that were chosen in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lgym import ranks
+from lgym.functional import explained_variance, gae, whiten
+from lgym.modules.response_batch import RolloutTurns
+from lgym.rollout import Rollout
+
+AdvantageLevel = Literal["turn", "token"]
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """The advantages of a rollout's turns, in the order of time."""
+
+    advantages: Tensor  # [turns], or [turns, T] where tokens differ
+    returns: Tensor | None = None  # likewise, the targets of values; of [turns], before each turn
+    values: Tensor | None = None  # likewise, the values at rollout time
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """E streams of S steps each, in the order of time; a step is a turn or a token."""
+
+    rewards: Tensor  # [E, S]
+    values: Tensor  # [E, S] of the state before the step
+    next_values: Tensor  # [E, S] of the state that it led to
+    terminated: Tensor  # [E, S] bool
+    truncated: Tensor  # [E, S] bool
+    mask: Tensor  # [E, S] bool, 1 where there is a step
+    ends_turn: Tensor | None = None  # [E, S] bool; `None` where every step does
+
+
+def gae_advantages(
+    turns: RolloutTurns, timeline: Timeline, *, gamma: float, gae_lambda: float, whiten_advantages: bool, scale: float
+) -> Advantages:
+    """GAE along a timeline: the discount counts turns, `gae_lambda` steps.
+
+    Args:
+        turns: the rollout's.
+        timeline: its turns, or their tokens.
+        gamma: discount per turn.
+        gae_lambda: between one-step advantages (0) and whole returns (1).
+        whiten_advantages: shift and scale them to mean 0 and standard deviation 1.
+        scale: of rewards, where they are not whitened.
+
+    Returns:
+        [steps] advantages, returns and values.
+    """
+    advantages, returns = gae(
+        timeline.rewards,
+        timeline.values,
+        timeline.next_values,
+        timeline.terminated,
+        timeline.truncated,
+        gamma=gamma if timeline.ends_turn is None else gamma ** timeline.ends_turn.float(),
+        gae_lambda=gae_lambda,
+    )
+    advantages, returns, values = (x[timeline.mask] for x in (advantages, returns, timeline.values))
+    variance = explained_variance(ranks.joined(values), ranks.joined(returns))
+    advantages = whitened(turns.rollout, advantages) if whiten_advantages else advantages * scale
+    return Advantages(advantages, returns, values, {"value/explained_variance": float(variance)})
+
+
+def turn_timeline(turns: RolloutTurns) -> Timeline:
+    """A step per turn."""
+    rollout = turns.rollout
+    return Timeline(
+        rewards=turns.rewards,
+        values=rollout.values,
+        next_values=rollout.next_values,
+        terminated=rollout.terminated,
+        truncated=rollout.truncated,
+        mask=rollout.mask,
+    )
+
+
+def token_timeline(turns: RolloutTurns, values: Tensor, action_mask: Tensor) -> Timeline:
+    """A step per token that the policy chose; other tokens take no time.
+
+    Args:
+        turns: of the rollout.
+        values: [turns, T] of the state before each token, in the order of time.
+        action_mask: [turns, T] bool, likewise; at least one in each turn.
+    """
+    by_turn = turn_timeline(turns)
+    mask = by_turn.mask
+    streams = mask.nonzero()[:, 0]
+    turn, _ = action_mask.nonzero(as_tuple=True)  # [steps], stream by stream in the order of time
+    stream = streams[turn]
+    counts = torch.bincount(stream, minlength=len(mask))
+    step = torch.arange(len(turn)) - (counts.cumsum(0) - counts)[stream]
+    last = torch.ones_like(turn, dtype=torch.bool)
+    last[:-1] = turn[1:] != turn[:-1]
+    own_values = values[action_mask]
+    following = torch.cat([own_values[1:], own_values.new_zeros(1)])
+
+    def laid_out(steps: Tensor, fill: float | bool) -> Tensor:
+        return steps.new_full((len(mask), int(counts.max())), fill).index_put((stream, step), steps)
+
+    return Timeline(
+        rewards=laid_out(by_turn.rewards[mask][turn] * last, 0.0),
+        values=laid_out(own_values, 0.0),
+        next_values=laid_out(torch.where(last, by_turn.next_values[mask][turn], following), 0.0),
+        terminated=laid_out(by_turn.terminated[mask][turn] & last, True),
+        truncated=laid_out(by_turn.truncated[mask][turn] & last, False),
+        mask=laid_out(torch.ones_like(last), False),
+        ends_turn=laid_out(last, False),
+    )
+
+
+def whitened(rollout: Rollout, advantages: Tensor) -> Tensor:
+    """Advantages with mean 0 and standard deviation 1 over the rollout, of all processes.
+
+    All are 0 where nothing tells one action from another: every reward is the same and no episode terminated. The rest of
+    the advantages is then the value's errors, and on the scale of 1 they drive the policy into some action or other.
+    """
+    terminated = ranks.any_of(rollout.terminated[rollout.mask].any())
+    rewards = ranks.joined(rollout.rewards[rollout.mask])
+    if not terminated and bool((rewards == rewards[0]).all()):
+        return torch.zeros_like(advantages)
+    return ranks.jointly(whiten, advantages)

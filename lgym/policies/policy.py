@@ -1,0 +1,111 @@
+"""The base of every policy: a language model that acts, and that says how likely its responses are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lgym.batch import PolicyOutput, ResponseBatch
+from lgym.models.limits import tokens_per_forward
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.packing import passes
+from lgym.rollout import Prompt, Response
+
+
+class LLMPolicy(nn.Module, ABC):
+    """A policy made of a language model with a value head."""
+
+    llm: ValueHeadLLM
+    generates_text: bool
+    scores_candidates: bool
+
+    def __init__(self, row_length: int, share_prefixes: bool) -> None:
+        super().__init__()
+        if row_length < 1:
+            raise ValueError(f"row_length is {row_length}; it must be 1 or more.")
+        self.row_length = row_length
+        self.share_prefixes = share_prefixes
+        self.detach_value = False
+
+    def bind(self, llm: ValueHeadLLM) -> None:
+        """Take the model, once it is built."""
+        llm.share = self.share_prefixes
+        self.llm = llm
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the model has a value head."""
+        return self.llm.value_head is not None
+
+    @property
+    @abstractmethod
+    def max_new_tokens(self) -> int:
+        """The longest response, in tokens; candidates are counted with the prompt."""
+
+    @abstractmethod
+    def act(
+        self,
+        prompts: Sequence[Prompt],
+        rng: np.random.Generator | None,
+        *,
+        keep_kv_cache: bool = True,
+        bootstrap: Sequence[Prompt] = (),
+    ) -> tuple[list[Response], Tensor]:
+        """Answer each prompt, without gradient.
+
+        Args:
+            prompts: n prompts, equal ones among them or not.
+            rng: the source of sampling; `None` takes the likeliest.
+            keep_kv_cache: whether later prompts extend these, so that it pays to keep their keys and values.
+            bootstrap: other prompts whose values will be asked for next.
+
+        Returns:
+            n responses, and [n] state values on the CPU.
+        """
+
+    @abstractmethod
+    def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
+        """Log-probabilities, entropies and values of a batch's responses, differentiable.
+
+        Args:
+            batch: B turns on the model's device.
+            entropy_gradient: whether entropies have a gradient.
+
+        Returns:
+            [B, T] tensors; exact divergences where the distributions are known.
+        """
+
+    @abstractmethod
+    def demonstrated(self, prompt: Prompt, text: str, token_ids: tuple[int, ...], choice: int) -> Response:
+        """A response to learn from as a demonstration.
+
+        Args:
+            prompt: what it answers.
+            text: the demonstrated text.
+            token_ids: its tokens, where it was sampled; else empty.
+            choice: position of the candidate that it names, or -1.
+        """
+
+    @torch.no_grad()
+    def values(self, prompts: Sequence[Prompt]) -> Tensor:
+        """[n] state values on the CPU, in passes of bounded size; NaN without a critic."""
+        if not self.has_critic:
+            return torch.full((len(prompts),), torch.nan)
+        token_ids = [prompt.token_ids for prompt in prompts]
+        order: list[int] = []
+        values: list[Tensor] = []
+        for chunk in passes(token_ids, tokens_per_forward(self.llm.device)):
+            sequences = [token_ids[i] for i in chunk]
+            lengths = [len(sequence) for sequence in sequences]
+            states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
+            order += chunk
+            values.append(self.llm.values(states[[rows[0] for rows in index]]).cpu())
+        return torch.cat(values)[torch.tensor(order).argsort()]
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Compute ahead what is known of prompts before they come up; of free text, nothing."""
+        return

@@ -1,0 +1,230 @@
+"""Text generation for policies: sampling responses, and the log-probabilities of what was sampled."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lgym.batch import PolicyOutput, ResponseBatch
+from lgym.models.decoding import GeneratedText, Over, Written, write_replies
+from lgym.models.drawing import Sampling
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.packing import Path, common_prefix_length
+from lgym.policies.policy import LLMPolicy
+from lgym.rollout import Prompt, Response
+
+
+class TextPolicy(LLMPolicy):
+    """A policy that writes up to so many tokens, until a stop token or a stop text."""
+
+    generates_text = True
+
+    def __init__(
+        self,
+        max_new_tokens: int = 64,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        stop: Sequence[str] = (),
+        responses_per_forward: int = 256,
+        kv_cache_tokens: int = 65_536,
+        row_length: int = 64,
+        share_prefixes: bool = True,
+    ) -> None:
+        """
+        Args:
+            max_new_tokens: the longest response, end-of-turn token included; what is longer is cut there.
+            temperature: of the softmax over tokens, at rollout time and in training alike; evaluation also acts greedily.
+            top_k: sample from the likeliest tokens only; 0 samples from all.
+            top_p: sample from the smallest set of likeliest tokens with this much probability; 1 samples from all.
+            stop: texts that end a response too; the agent does not see them.
+            responses_per_forward: how many distinct responses, or beginnings of them, are generated together; bounds memory.
+            kv_cache_tokens: of how many tokens, of prompts behind their common prefix and of responses, keys and values are
+                held during generation; bounds memory. A token of SmolLM2-135M takes 23 kB in bf16.
+            row_length: tokens of a packed row. Longer rows share more and attend more; results are the same.
+            share_prefixes: compute the common beginnings of prompts once. Off, every sequence is run whole: for comparison.
+        """
+        super().__init__(row_length, share_prefixes)
+        if isinstance(stop, str) or not all(stop):
+            raise ValueError(f"stop is {stop!r}; it must be a list of texts, none of them empty.")
+        counts = {
+            "max_new_tokens": max_new_tokens,
+            "responses_per_forward": responses_per_forward,
+            "kv_cache_tokens": kv_cache_tokens,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name} is {count}; it must be 1 or more.")
+        if temperature <= 0:
+            raise ValueError(f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own.")
+        self.max_text_tokens = max_new_tokens
+        self.sampling = Sampling(temperature, top_k, top_p)
+        self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
+        self.stop = tuple(stop)
+        self.responses_per_forward = responses_per_forward
+        self.kv_cache_tokens = kv_cache_tokens
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self.max_text_tokens
+
+    @torch.no_grad()
+    def act(
+        self,
+        prompts: Sequence[Prompt],
+        rng: np.random.Generator | None,
+        *,
+        keep_kv_cache: bool = True,
+        bootstrap: Sequence[Prompt] = (),
+    ) -> tuple[list[Response], Tensor]:
+        """As of any policy; equal prompts get responses of their own."""
+        generator = make_generator(self.llm, rng)
+        responses: dict[int, Response] = {}
+        values: dict[int, Tensor] = {}
+        kv_caches = []
+        for chunk in self._chunks(prompts):
+            chunk_prompts = [prompts[i] for i in chunk]
+            keep = keep_kv_cache or self.scores_candidates  # these are scored behind the text
+            output = self._generate([prompt.token_ids for prompt in chunk_prompts], generator, keep=keep)
+            texts = [Response(*text, self._words(text)) for text in output.replies]
+            responses.update(zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True))
+            values.update(zip(chunk, self.llm.values(output.ends).cpu(), strict=True))
+            kv_caches += [output.past] if keep_kv_cache else []
+        self.llm.keep(kv_caches)
+        order = range(len(prompts))
+        return [responses[i] for i in order], torch.stack([values[i] for i in order])
+
+    @abstractmethod
+    def _responses(
+        self,
+        prompts: Sequence[Prompt],
+        output: Written,
+        texts: Sequence[Response],
+        generator: torch.Generator | None,
+    ) -> list[Response]:
+        """The response to each prompt, given the distinct texts of an output."""
+
+    def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
+        """As of any policy; each distinct response to a prompt is computed once."""
+        distinct, rows = batch.distinct()
+        return self._evaluate_distinct(distinct, entropy_gradient=entropy_gradient).index(rows)
+
+    @abstractmethod
+    def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
+        """`evaluate_actions` of responses that all differ."""
+
+    def _chunks(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+        """Positions of the prompts that are answered together: at most `responses_per_forward` distinct ones, and as many as
+        `kv_cache_tokens` hold with their responses, behind the common prefix; or one."""
+        positions: dict[Prompt, list[int]] = {}
+        for position, prompt in enumerate(prompts):
+            positions.setdefault(prompt, []).append(position)
+        shared = common_prefix_length([prompt.token_ids for prompt in positions])
+        chunk: list[int] = []
+        distinct, tokens = 0, 0
+        for prompt, same in positions.items():
+            size = len(prompt.token_ids) - shared + self.max_text_tokens
+            if chunk and (distinct == self.responses_per_forward or tokens + size > self.kv_cache_tokens):
+                yield chunk
+                chunk, distinct, tokens = [], 0, 0
+            chunk, distinct, tokens = chunk + same, distinct + 1, tokens + size
+        yield chunk
+
+    def _generate(self, prompts: Sequence[Path], generator: torch.Generator | None, *, keep: bool) -> Written:
+        """A text for each prompt, where wanted with its keys and values; extends those that the model keeps."""
+        return write_replies(
+            self.llm,
+            prompts,
+            max_new_tokens=self.max_text_tokens,
+            stop_ids=stop_ids(self.llm),
+            sampling=self.sampling,
+            generator=generator,
+            known=self.llm.pasts,
+            over=self._stop_check() if self.stop else None,
+            row_length=self.row_length,
+            rows_at_once=self.responses_per_forward,
+            keep=keep,
+        )
+
+    def _words(self, generated: GeneratedText) -> str:
+        """The words of a text, without a stop token or text."""
+        ids = generated.token_ids
+        ids = ids[:-1] if ids[-1] in stop_ids(self.llm) else ids
+        text = self.llm.tokenizer.decode(ids, skip_special_tokens=True)
+        return self._before_stop(text) if generated.finished else text
+
+    def _before_stop(self, text: str) -> str:
+        return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
+
+    def _stop_check(self) -> Over:
+        tokenizer = self.llm.tokenizer
+        most = max(len(stop.encode()) for stop in self.stop) + 4  # a token is a byte or more
+
+        def stopped(responses: Sequence[Path]) -> list[bool]:
+            texts = tokenizer.batch_decode([ids[-most:] for ids in responses], skip_special_tokens=True)
+            return [any(stop in text for stop in self.stop) for text in texts]
+
+        return stopped
+
+
+def stop_ids(llm: ValueHeadLLM) -> frozenset[int]:
+    """The tokens that end a response: the tokenizer's end of sequence, and those of the model's generation settings."""
+    ends = llm.causal_lm.generation_config.eos_token_id
+    ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
+    return frozenset({*ends, llm.tokenizer.eos_token_id} - {None})
+
+
+def make_generator(llm: ValueHeadLLM, rng: np.random.Generator | None) -> torch.Generator | None:
+    """torch's generator for sampling, seeded from NumPy's: on a GPU the GPU's own, so that nothing waits for the CPU."""
+    if rng is None:
+        return None
+    device = "cuda" if llm.device.type == "cuda" else "cpu"
+    return torch.Generator(device).manual_seed(int(rng.integers(2**62)))
+
+
+def token_output(
+    policy: TextPolicy,
+    batch: ResponseBatch,
+    states: Tensor,
+    positions: Sequence[Sequence[int]],
+    *,
+    sampled: Tensor,
+    entropy_gradient: bool,
+) -> PolicyOutput:
+    """Log-probabilities, entropies and values of tokens that were sampled from the whole vocabulary.
+
+    Args:
+        policy: whose model, temperature and values they are.
+        batch: B responses.
+        states: [K, H] hidden states.
+        positions: for each response, the rows of `states` from the end of its prompt on.
+        sampled: [B, T] bool, 1 for the tokens to look at; the others are 0 in the output.
+        entropy_gradient: whether entropies have a gradient.
+    """
+    llm = policy.llm
+    index = torch.zeros(sampled.shape, dtype=torch.int64)
+    token_ids = torch.zeros(sampled.shape, dtype=torch.int64)
+    width = sampled.shape[1]
+    for b, (rows, response) in enumerate(zip(positions, batch.response_ids, strict=True)):
+        index[b, : min(len(rows), width)] = torch.tensor(rows[:width])
+        token_ids[b, : min(len(response), width)] = torch.tensor(response[:width])
+    index, token_ids = index.to(states.device), token_ids.to(states.device)
+    values = llm.values(states.detach() if policy.detach_value else states)[index]
+    used, back = index[sampled].unique(return_inverse=True)  # each distinct state once
+    logprobs, entropy = llm.token_logprobs(
+        states[used],
+        back,
+        token_ids[sampled],
+        temperature=policy.sampling.temperature,
+        entropy_gradient=entropy_gradient,
+    )
+    empty = logprobs.new_zeros(sampled.shape)
+    return PolicyOutput(
+        logprobs=empty.masked_scatter(sampled, logprobs),
+        entropy=empty.masked_scatter(sampled, entropy[back]),
+        values=values,
+    )

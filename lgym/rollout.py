@@ -1,0 +1,146 @@
+"""Records of play: what the policy was asked, what it answered and what the environment paid.
+
+    U  distinct prompts of a rollout      E  environments played together
+    C  candidates, padded to the longest  N  turns of an environment, in the order of time
+    T  tokens
+
+Every tensor here lives on the CPU in fp32, int64 or bool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """A rendered prompt and the answers that it allows. Two prompts are equal that ask the same."""
+
+    token_ids: tuple[int, ...]
+    """Tokens of the rendered prompt, up to the one after which the agent acts."""
+
+    candidate_ids: tuple[tuple[int, ...], ...]
+    """Tokens of each of the C candidates, of any lengths; empty for a text-generating policy."""
+
+    candidates: tuple[str, ...]
+    """The candidates as the agent wrote them."""
+
+    observation_text: str
+    """The observation as the agent wrote it, or the part of it that fits."""
+
+    shortened: bool = False
+    """Whether that is not the whole observation."""
+
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.token_ids, self.candidate_ids)))
+
+    def __hash__(self) -> int:
+        return self._hash  # asked for every turn, and prompts are long
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Prompt) and self._key() == other._key()
+
+    def _key(self) -> tuple[object, ...]:
+        return self._hash, self.token_ids, self.candidate_ids, self.candidates
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """An answer of the policy, with the log-probability of each token at rollout time.
+
+    A choice between candidates is a response of one decision: the candidate's first token, with the log-probability of the
+    whole candidate.
+    """
+
+    token_ids: tuple[int, ...]
+    """The T tokens in the order of time."""
+
+    logprobs: tuple[float, ...]
+    """[T] nats, under the distribution that each token was sampled from; 0 where it was not sampled."""
+
+    finished: bool
+    """Whether it ended by itself, with a stop token, a stop text or a choice; otherwise the limit cut it."""
+
+    text: str = ""
+    """The response in words, without a stop token."""
+
+    action_mask: tuple[bool, ...] = ()
+    """[T] 1 for the tokens that the policy chose; by default all."""
+
+    choice: int = -1
+    """Position of the chosen candidate in the prompt's list; -1 for free text."""
+
+    action_text: str | None = None
+    """The text that the agent reads an action from; by default `text`."""
+
+    history_ids: tuple[int, ...] = ()
+    """The tokens that stand in the conversation; by default `token_ids`."""
+
+    candidate_logprobs: tuple[float, ...] = ()
+    """[C] the whole distribution that the choice was drawn from; empty where it is not known."""
+
+    def __post_init__(self) -> None:
+        defaults = {
+            "action_mask": self.action_mask or (True,) * len(self.token_ids),
+            "action_text": self.text if self.action_text is None else self.action_text,
+            "history_ids": self.history_ids or self.token_ids,
+        }
+        for name, value in defaults.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """E environment streams of N turns each, over U distinct prompts.
+
+    A stream that has nothing left to play, or has lost an episode, holds idle turns, where `mask` is 0.
+    """
+
+    prompts: tuple[Prompt, ...]
+    prompt_values: Tensor  # [U] state values at rollout time; NaN without a critic
+    responses: tuple[Response, ...]
+    prompt_index: Tensor  # [E, N] int64, the prompt of each turn
+    response_index: Tensor  # [E, N] int64, the response of each turn
+    rewards: Tensor  # [E, N]
+    terminated: Tensor  # [E, N] bool
+    truncated: Tensor  # [E, N] bool, also where the rollout itself cut an episode
+    cut: Tensor  # [E, N] bool, where it did: the last of the episode's turns here
+    mask: Tensor  # [E, N] bool, 1 for turns that were played
+    parsed: Tensor  # [E, N] bool, whether the agent could read an action
+    episode_ids: Tensor  # [E, N] int64, the number of the turn's episode, counted over the run
+    reset_seeds: Tensor  # [E, N] int64, the seed that this episode was reset with
+    next_values: Tensor  # [E, N] value of the observation that the turn led to; 0 where terminated
+    episode_returns: Tensor  # [episodes that ended in this rollout]
+    episode_lengths: Tensor  # [episodes that ended in this rollout], turns
+    episode_penalties: Tensor  # [episodes that ended in this rollout], the agent's own penalty in their returns
+    seconds: float
+    """Wall-clock time of playing it."""
+
+    total_turns: int = 0
+    """Turns that this process has played in the run, with those of this rollout."""
+
+    total_episodes: int = 0
+    """Episodes that it has finished, likewise."""
+
+    episodes_dropped: int = 0
+    """Episodes lost with their process; none of their turns is here."""
+
+    @property
+    def values(self) -> Tensor:
+        """[E, N] state values at rollout time."""
+        return self.prompt_values[self.prompt_index]
+
+    def turn_responses(self) -> list[Response]:
+        """The response of each played turn, stream by stream."""
+        return [self.responses[i] for i in self.response_index[self.mask].tolist()]
+
+    def turn_prompts(self) -> Sequence[Prompt]:
+        """The prompt of each played turn, stream by stream."""
+        return [self.prompts[i] for i in self.prompt_index[self.mask].tolist()]
