@@ -27,12 +27,12 @@ from typing import Any
 
 import psutil
 import torch
+from lgym.data.collector import Collector
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from lgym import checkpoint_io
 from lgym.cli import main as lgym
-from lgym.data.collector import Collector
 from lgym.modules import PolicyLearner
 from lgym.runs import last_checkpoint
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
@@ -25,8 +27,6 @@ from tqdm import tqdm
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import Context
 from lgym.data.chat import ContextBuilder
-from lgym.data.collector import Collector
-from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm
 from lgym.models.llm import ValueHeadLLM
@@ -68,9 +68,9 @@ class Scaling:
 
     def plain(self, contexts: Sequence[Context]) -> float:
         """The same with nothing shared."""
-        self.llm.share = False
+        self.llm.share_prefixes = False
         spent = self.update(contexts)
-        self.llm.share = True
+        self.llm.share_prefixes = True
         return spent
 
     def candidates(self, counts: Sequence[int]) -> dict[str, Curve]:
@@ -124,7 +124,7 @@ class Scaling:
         collector = Collector(slots, first_seed=0)
 
         def work() -> None:
-            with torch.no_grad(), self.llm.fixed():
+            with torch.no_grad(), self.llm.frozen_weights():
                 collector.play(self.policy, np.random.default_rng(0), turns=turns, episodes=episodes)
 
         self.bar.update()

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lgym.modules.bundles import bundles_of
 
 from helpers.replies import reply_batch
 from lgym.batch import Context
-from lgym.modules.bundles import bundles_of
 
 
 def contexts(*texts):

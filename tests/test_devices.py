@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from lgym.modules.sharding import require_whole_weights
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 
 from helpers.runs import assert_same_run, checkpoint, scalars
-from lgym.modules.sharding import require_whole_weights
 
 HERE = Path(__file__).parent
 YAML = """

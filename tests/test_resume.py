@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lgym.data.collector import Collector
 
 from helpers.letters import CONFIG as LETTERS
 from helpers.runs import assert_same, assert_same_run, checkpoint, lgym, scalars
-from lgym.data.collector import Collector
 from lgym.modules import PPO
 
 COUNTING = {

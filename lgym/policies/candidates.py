@@ -18,10 +18,10 @@ from torch import Tensor
 
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.functional import categorical_entropy, categorical_kl
-from lgym.models.branches import beginnings, branched
 from lgym.models.limits import tokens_per_forward
-from lgym.models.packing import passes
-from lgym.models.past import Past, known_lengths, past_of, remaining
+from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
+from lgym.models.prefix_sharing.kv_cache import KVCache, cached_prefix_lengths, evict_unused, prefill
+from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.distribution_cache import DistributionCache, choice_response, weights_digest
 from lgym.policies.policy import LLMPolicy
@@ -152,7 +152,7 @@ class CandidatePolicy(LLMPolicy):
         width = max(len(prompt.candidates) for prompt in prompts)
         logprobs = torch.full((len(prompts), width), -torch.inf)
         values = torch.zeros(len(prompts), dtype=torch.float32)
-        kv_caches = remaining(self.llm.pasts, {prompt.token_ids for prompt in extendable}) if keep else []
+        kv_caches = evict_unused(self.llm.kv_caches, {prompt.token_ids for prompt in extendable}) if keep else []
         for chunk in self._chunks(prompts, keep=keep):
             chunk_prompts = [prompts[i] for i in chunk]
             if keep:
@@ -165,22 +165,22 @@ class CandidatePolicy(LLMPolicy):
             values = values.to(chunk_values.dtype)
             values[chunk] = chunk_values.cpu()
         if keep:
-            self.llm.keep(kv_caches)
+            self.llm.store_kv(kv_caches)
         return logprobs, values
 
-    def _extend(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Past]:
+    def _extend(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, KVCache]:
         """`forward` from the keys and values that the model keeps, and those of these prompts."""
         ends = self.choice.sequences(prompts)
-        room = max(len(beginnings(of_prompt)) for of_prompt in ends)
+        room = max(len(build_token_trie(of_prompt)) for of_prompt in ends)
         token_ids = [prompt.token_ids for prompt in prompts]
-        kv_cache, hidden = past_of(self.llm, token_ids, self.llm.pasts, room=room, row_length=self.row_length)
-        states, positions = branched(self.llm, kv_cache, hidden, ends)
+        kv_cache, hidden = prefill(self.llm, token_ids, self.llm.kv_caches, free_slots=room, row_length=self.row_length)
+        states, positions = run_branches(self.llm, kv_cache, hidden, ends)
         return self.choice.logprobs(self.llm, prompts, states, positions), self.llm.values(hidden), kv_cache
 
     def _chunks(self, prompts: Sequence[Prompt], *, keep: bool) -> Iterator[list[int]]:
         """Positions of the prompts that are evaluated together."""
         token_ids = [prompt.token_ids for prompt in prompts]
         limit = self.tokens_per_forward or tokens_per_forward(self.llm.device)
-        known = known_lengths(token_ids, self.llm.pasts) if keep else ()
-        extra = [len(beginnings(of_prompt)) for of_prompt in self.choice.sequences(prompts)]
+        known = cached_prefix_lengths(token_ids, self.llm.kv_caches) if keep else ()
+        extra = [len(build_token_trie(of_prompt)) for of_prompt in self.choice.sequences(prompts)]
         return passes(token_ids, limit, known=known, extra=extra)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.models.decoding import Written
+from lgym.models.generation.decoding import GenerationOutput
 from lgym.models.llm import ValueHeadLLM
 from lgym.plain_text import PlainText
 from lgym.policies.text_generation import TextPolicy, token_output
@@ -40,7 +40,7 @@ class GenerationPolicy(TextPolicy):
     def _responses(
         self,
         prompts: Sequence[Prompt],
-        output: Written,
+        output: GenerationOutput,
         texts: Sequence[Response],
         generator: torch.Generator | None,
     ) -> list[Response]:

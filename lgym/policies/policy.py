@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import passes
+from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.rollout import Prompt, Response
 
 
@@ -33,7 +33,7 @@ class LLMPolicy(nn.Module, ABC):
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Take the model, once it is built."""
-        llm.share = self.share_prefixes
+        llm.share_prefixes = self.share_prefixes
         self.llm = llm
 
     @property

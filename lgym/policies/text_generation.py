@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.models.decoding import GeneratedText, Over, Written, write_replies
-from lgym.models.drawing import Sampling
+from lgym.models.generation.decoding import GeneratedText, GenerationOutput, StopCheck, generate
+from lgym.models.generation.sampling import SamplingParams
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import Path, common_prefix_length
+from lgym.models.prefix_sharing.packing import TokenIds, common_prefix_length
 from lgym.policies.policy import LLMPolicy
 from lgym.rollout import Prompt, Response
 
@@ -62,7 +62,7 @@ class TextPolicy(LLMPolicy):
         if temperature <= 0:
             raise ValueError(f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own.")
         self.max_text_tokens = max_new_tokens
-        self.sampling = Sampling(temperature, top_k, top_p)
+        self.sampling = SamplingParams(temperature, top_k, top_p)
         self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
         self.stop = tuple(stop)
         self.responses_per_forward = responses_per_forward
@@ -93,8 +93,8 @@ class TextPolicy(LLMPolicy):
             texts = [Response(*text, self._words(text)) for text in output.replies]
             responses.update(zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True))
             values.update(zip(chunk, self.llm.values(output.ends).cpu(), strict=True))
-            kv_caches += [output.past] if keep_kv_cache else []
-        self.llm.keep(kv_caches)
+            kv_caches += [output.kv_cache] if keep_kv_cache else []
+        self.llm.store_kv(kv_caches)
         order = range(len(prompts))
         return [responses[i] for i in order], torch.stack([values[i] for i in order])
 
@@ -102,7 +102,7 @@ class TextPolicy(LLMPolicy):
     def _responses(
         self,
         prompts: Sequence[Prompt],
-        output: Written,
+        output: GenerationOutput,
         texts: Sequence[Response],
         generator: torch.Generator | None,
     ) -> list[Response]:
@@ -134,20 +134,20 @@ class TextPolicy(LLMPolicy):
             chunk, distinct, tokens = chunk + same, distinct + 1, tokens + size
         yield chunk
 
-    def _generate(self, prompts: Sequence[Path], generator: torch.Generator | None, *, keep: bool) -> Written:
+    def _generate(self, prompts: Sequence[TokenIds], generator: torch.Generator | None, *, keep: bool) -> GenerationOutput:
         """A text for each prompt, where wanted with its keys and values; extends those that the model keeps."""
-        return write_replies(
+        return generate(
             self.llm,
             prompts,
             max_new_tokens=self.max_text_tokens,
             stop_ids=stop_ids(self.llm),
-            sampling=self.sampling,
+            sampling_params=self.sampling,
             generator=generator,
-            known=self.llm.pasts,
+            known=self.llm.kv_caches,
             over=self._stop_check() if self.stop else None,
             row_length=self.row_length,
             rows_at_once=self.responses_per_forward,
-            keep=keep,
+            keep_kv_cache=keep,
         )
 
     def _words(self, generated: GeneratedText) -> str:
@@ -160,11 +160,11 @@ class TextPolicy(LLMPolicy):
     def _before_stop(self, text: str) -> str:
         return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
 
-    def _stop_check(self) -> Over:
+    def _stop_check(self) -> StopCheck:
         tokenizer = self.llm.tokenizer
         most = max(len(stop.encode()) for stop in self.stop) + 4  # a token is a byte or more
 
-        def stopped(responses: Sequence[Path]) -> list[bool]:
+        def stopped(responses: Sequence[TokenIds]) -> list[bool]:
             texts = tokenizer.batch_decode([ids[-most:] for ids in responses], skip_special_tokens=True)
             return [any(stop in text for stop in self.stop) for text in texts]
 

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.functional import categorical_entropy
-from lgym.models.branches import beginnings, branched
-from lgym.models.decoding import Written
+from lgym.models.generation.decoding import GenerationOutput
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import Path
-from lgym.models.past import Past
+from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
+from lgym.models.prefix_sharing.kv_cache import KVCache
+from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.text_generation import TextPolicy, stop_ids, token_output
 from lgym.rollout import Prompt, Response
@@ -65,7 +65,7 @@ class ThinkPolicy(TextPolicy):
         return self.max_text_tokens + len(self.prefix_ids)
 
     @property
-    def prefix_ids(self) -> Path:
+    def prefix_ids(self) -> TokenIds:
         """The tokens of the answer prefix."""
         return tuple(self.llm.tokenizer(self.answer_prefix, add_special_tokens=False)["input_ids"])
 
@@ -75,14 +75,14 @@ class ThinkPolicy(TextPolicy):
         reasoning = token_ids[: len(token_ids) - appended] if token_ids else ()
         return self._decided(prompt, Response(reasoning, (0.0,) * len(reasoning), True), choice, 0.0)
 
-    def _kept_ids(self, reasoning: Path) -> Path:
+    def _kept_ids(self, reasoning: TokenIds) -> TokenIds:
         """The part of a reasoning that the answer prefix follows: all but a token that ends the turn."""
         return reasoning[:-1] if reasoning and reasoning[-1] in stop_ids(self.llm) else reasoning
 
     def _responses(
         self,
         prompts: Sequence[Prompt],
-        output: Written,
+        output: GenerationOutput,
         texts: Sequence[Response],
         generator: torch.Generator | None,
     ) -> list[Response]:
@@ -136,25 +136,25 @@ class ThinkPolicy(TextPolicy):
             entropy=text.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
         )
 
-    def _positions_before(self, rows: Sequence[int], reasoning: Path) -> list[int]:
+    def _positions_before(self, rows: Sequence[int], reasoning: TokenIds) -> list[int]:
         """The rows of hidden states before each token of a response, from those behind each token that stays: a token that
         ended the reasoning and the first of the answer prefix come behind the same one."""
         end = len(self._kept_ids(reasoning))
         return [*rows[: end + 1], *rows[end if end < len(reasoning) else end + 1 :]]
 
-    def _candidate_logprobs(self, answered: Sequence[tuple[Prompt, int]], output: Written) -> Tensor:
+    def _candidate_logprobs(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
         """[S, C] log-probabilities of each prompt's candidates behind the text of that number, on the CPU."""
         size = self.responses_per_forward
         chunks = [self._score(answered[start : start + size], output) for start in range(0, len(answered), size)]
         width = max(chunk.shape[1] for chunk in chunks)
         return torch.cat([nn.functional.pad(chunk, (0, width - chunk.shape[1]), value=-torch.inf) for chunk in chunks])
 
-    def _score(self, answered: Sequence[tuple[Prompt, int]], output: Written) -> Tensor:
+    def _score(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
         """`_candidate_logprobs` in one pass."""
         prompts, rows = [prompt for prompt, _ in answered], [row for _, row in answered]
         texts = [output.replies[row].token_ids for row in rows]
         ends = self.choice.sequences(prompts)
-        if output.past is None:
+        if output.kv_cache is None:
             bodies = [p.token_ids + self._kept_ids(text) + self.prefix_ids for p, text in zip(prompts, texts, strict=True)]
             sequences = [body + end for body, of_prompt in zip(bodies, ends, strict=True) for end in of_prompt]
             lengths = [len(body) for body, of_prompt in zip(bodies, ends, strict=True) for _ in of_prompt]
@@ -163,7 +163,7 @@ class ThinkPolicy(TextPolicy):
             positions = [[next(of_ends) for _ in of_prompt] for of_prompt in ends]
         else:
             tails = [self._kept_ids(text[-1:]) + self.prefix_ids for text in texts]
-            states, positions = _extended(self.llm, output.past, rows, tails, ends)
+            states, positions = _extended(self.llm, output.kv_cache, rows, tails, ends)
         return self.choice.logprobs(self.llm, prompts, states, positions).cpu()
 
     def _decided(self, prompt: Prompt, text: Response, choice: int, logprob: float) -> Response:
@@ -183,15 +183,15 @@ class ThinkPolicy(TextPolicy):
 
 
 def _extended(
-    llm: ValueHeadLLM, kv_cache: Past, rows: Sequence[int], tails: Sequence[Path], ends: Sequence[Sequence[Path]]
+    llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tails: Sequence[TokenIds], ends: Sequence[Sequence[TokenIds]]
 ) -> tuple[Tensor, list[list[list[int]]]]:
     """Hidden states [K, H] of these rows of the cache extended by their tails and by each of their ends, and for each row and
     end the rows of them from the tail's last token on."""
-    room = max(map(len, tails)) + max(len(beginnings(of_row)) for of_row in ends)
+    room = max(map(len, tails)) + max(len(build_token_trie(of_row)) for of_row in ends)
     selected = kv_cache.select(rows, room)
     states = selected.extend(llm, range(len(tails)), tails)
     last = torch.tensor([len(tail) for tail in tails], device=states.device).cumsum(0) - 1
-    return branched(llm, selected, states[last], ends)
+    return run_branches(llm, selected, states[last], ends)
 
 
 def sample(logprobs: Tensor, generator: torch.Generator | None) -> Tensor:

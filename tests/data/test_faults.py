@@ -11,6 +11,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from lgym.data.collector import Collector, Ledger
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from helpers.runs import checkpoint, lgym, scalars
@@ -18,8 +20,6 @@ from helpers.scripted import Chooser
 from helpers.worlds import RandomCountingAgent, RoomsAgent
 from lgym.batch import Reply
 from lgym.data.chat import ContextBuilder
-from lgym.data.collector import Collector, Ledger
-from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.envs.workers import BrokenEnvironmentError, worker_envs
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lgym.data.foresight import Foresight
 
 from helpers.runs import assert_same_run, lgym, scalars
 from lgym.batch import Context
-from lgym.data.foresight import Foresight
 from lgym.policies import CandidatePolicy
 
 CONTEXTS = [Context((n,), ((1,),) * n, tuple("abcd"[:n]), str(n)) for n in (2, 3, 4)]

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import gymnasium
 import pytest
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 
 from helpers import echo, memories, tiny
 from helpers.runs import checkpoint, lgym
@@ -17,9 +19,7 @@ from helpers.scripted import Chooser
 from helpers.worlds import RoomsAgent
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
-from lgym.data.collector import Collector
 from lgym.data.recall import Recall, summary
-from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, Memory, PlayedTurn, WorkingMemory

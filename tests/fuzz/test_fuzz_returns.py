@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lgym.modules.credit import Grid, token_grid
 
 from helpers.fuzz import inputs
 from lgym.functional import (
@@ -23,7 +24,6 @@ from lgym.functional import (
     state_advantages,
     whiten,
 )
-from lgym.modules.credit import Grid, token_grid
 
 NUMBERS = st.floats(-10, 10).map(lambda x: x if abs(x) > 1e-100 else 0.0) | st.sampled_from(
     [0.0, 1.0, -1.0, 1e12, -1e12, 1e-12, 0.1]

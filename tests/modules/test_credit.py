@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lgym.modules.credit import token_grid, turn_grid
 
 from lgym.functional import gae
-from lgym.modules.credit import token_grid, turn_grid
 
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 COUNTS = [2, 1, 3, 4, 1]  # tokens chosen in each turn, stream by stream

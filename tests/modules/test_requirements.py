@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lgym.modules.pooled import pooled
 
 from lgym import ranks
 from lgym.modules import GRPO, RLOO, GiGPO, TokenLoss
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
-from lgym.modules.pooled import pooled
 from lgym.modules.schedules import WarmupCosine
 from modules.test_text_algorithms import learner
 

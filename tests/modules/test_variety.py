@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from lgym.modules.describe import describe
 from lgym.modules.variety import repeated_ngrams
+
 from modules.test_grpo import rollout as spoken
 from modules.test_ppo import learner, rollout
 

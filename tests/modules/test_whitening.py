@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lgym.modules.whitening import whitened
 
 from helpers.runs import lgym, scalars
-from lgym.modules.whitening import whitened
 from modules.test_ppo import learner, rollout
 
 NOTHING_PAID = torch.full((2, 3), -1.0)
