@@ -102,7 +102,7 @@ class Meter:
         self._playing = Work()
 
     def _counts(self) -> tuple[int, int]:
-        return self.policy.llm.tokens_computed, self.policy.llm.places_computed
+        return self.policy.llm.tokens_computed, self.policy.llm.padded_tokens_computed
 
     def _add(self, work: Work, before: tuple[int, int]) -> None:
         tokens, places = self._counts()

@@ -68,9 +68,9 @@ class Scaling:
 
     def plain(self, contexts: Sequence[Context]) -> float:
         """The same with nothing shared."""
-        self.llm.share = False
+        self.llm.share_prefixes = False
         spent = self.update(contexts)
-        self.llm.share = True
+        self.llm.share_prefixes = True
         return spent
 
     def candidates(self, counts: Sequence[int]) -> dict[str, Curve]:
@@ -124,7 +124,7 @@ class Scaling:
         collector = Collector(slots, first_seed=0)
 
         def work() -> None:
-            with torch.no_grad(), self.llm.fixed():
+            with torch.no_grad(), self.llm.frozen_weights():
                 collector.play(self.policy, np.random.default_rng(0), turns=turns, episodes=episodes)
 
         self.bar.update()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 
-from lgym.models.packing import Path, pack
+from lgym.models.prefix_sharing.packing import TokenIds, pack
 
 OWN = (10, 30, 60, 200, 500, 1000)
 """Tokens of a prompt's own."""
@@ -20,7 +20,7 @@ COMMON = 40
 PROMPTS = 6
 
 
-def behind(own: int, ends: int, length: int) -> list[Path]:
+def behind(own: int, ends: int, length: int) -> list[TokenIds]:
     """Prompts with so many tokens of their own, and behind each so many ends of a length, no two alike; without the prefix,
     which is run by itself."""
     return [
@@ -30,13 +30,13 @@ def behind(own: int, ends: int, length: int) -> list[Path]:
     ]
 
 
-def conversations(count: int, turns: int, tokens: int) -> list[Path]:
+def conversations(count: int, turns: int, tokens: int) -> list[TokenIds]:
     """The prompts of `count` episodes, each of which goes on from the one before by so many tokens of its own."""
     words = [tuple(range(10_000 * n, 10_000 * n + turns * tokens)) for n in range(1, count + 1)]
     return [own[: tokens * (turn + 1)] for own in words for turn in range(turns)]
 
 
-def cases() -> Iterator[tuple[str, int, list[Path]]]:
+def cases() -> Iterator[tuple[str, int, list[TokenIds]]]:
     """What stands behind prompts, how many tokens of their own these have, and the sequences."""
     for own in OWN:
         for ends in (2, 12, 40):
@@ -46,15 +46,15 @@ def cases() -> Iterator[tuple[str, int, list[Path]]]:
             yield "20 turns", own, conversations(4, 20, own)
 
 
-def distinct_tokens(sequences: Sequence[Path]) -> int:
+def distinct_tokens(sequences: Sequence[TokenIds]) -> int:
     """How many different beginnings the sequences have: in sorted order, what is new of each beside the one before."""
     ordered = ((), *sorted(set(sequences)))
     return sum(len(path) - len(commonprefix([before, path])) for before, path in zip(ordered, ordered[1:], strict=False))
 
 
-def computed_over_distinct(sequences: Sequence[Path], row_length: int = 64) -> float:
+def computed_over_distinct(sequences: Sequence[TokenIds], row_length: int = 64) -> float:
     """1 where every distinct token is run once; the common prefix, of which that is always so, is counted too."""
-    return (pack(sequences, row_length=row_length).real_tokens + COMMON) / (distinct_tokens(sequences) + COMMON)
+    return (pack(sequences, row_length=row_length).num_tokens + COMMON) / (distinct_tokens(sequences) + COMMON)
 
 
 def main() -> None:

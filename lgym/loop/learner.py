@@ -21,7 +21,7 @@ from lgym.data.demonstrations import Demonstration
 from lgym.data.imitation import Imitation
 from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
 from lgym.loop.record import PlayedEpisode, PlayedTurn, rollout_of
-from lgym.models import LLMConfig, LoraSettings, adopt
+from lgym.models import LLMConfig, LoraSettings, wrap_pretrained
 from lgym.modules import TextPPO
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
 from lgym.modules.faults import NonFiniteLossError
@@ -45,7 +45,7 @@ def build_learner(
     pace = read_pace(learning, seed)
     settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
     module = text_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
-    module.policy.bind(adopt(model, tokenizer, settings, device=device, seed=pace.seed))
+    module.policy.bind(wrap_pretrained(model, tokenizer, settings, device=device, seed=pace.seed))
     module.configure_model()
     return LoopLearner(module, pace, history)
 
@@ -69,8 +69,8 @@ class LoopLearner:
         self._history: History = history
         self._optimizer: torch.optim.Optimizer = module.configure_optimizers()
         self._rng = np.random.default_rng(pace.seed)
-        self._weights = ExitStack()  # holds `llm.fixed()` open but for while it learns
-        self._weights.enter_context(self.llm.fixed())
+        self._weights = ExitStack()  # holds `llm.frozen_weights()` open but for while it learns
+        self._weights.enter_context(self.llm.frozen_weights())
         self._system_prompt = ""
         self._builder: ContextBuilder | None = None
         self._episodes: list[PlayedEpisode] = []  # not learned from yet
@@ -166,7 +166,7 @@ class LoopLearner:
         try:
             yield
         finally:
-            self._weights.enter_context(self.llm.fixed())
+            self._weights.enter_context(self.llm.frozen_weights())
 
     def _learn(self) -> dict[str, float]:
         """One update from the kept episodes, which are then forgotten."""
@@ -233,7 +233,7 @@ class LoopLearner:
                 f"{self._model_name!r}. Make the agent with the model and the `lora` that it was saved with."
             ) from error
         self._weights.close()
-        self._weights.enter_context(self.llm.fixed())
+        self._weights.enter_context(self.llm.frozen_weights())
         self.module.load_state_dict(state["trained"], strict=False)  # what is frozen is not in it
         rates = [group["lr"] for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(state["optimizer"])

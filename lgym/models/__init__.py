@@ -3,14 +3,14 @@
 from lgym.models.build import ModelNotFoundError, build_llm
 from lgym.models.config import LLMConfig, LoraSettings
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.ready_made import adopt, load_model_and_tokenizer
+from lgym.models.wrap import load_model_and_tokenizer, wrap_pretrained
 
 __all__ = [
     "LLMConfig",
     "LoraSettings",
     "ModelNotFoundError",
     "ValueHeadLLM",
-    "adopt",
+    "wrap_pretrained",
     "build_llm",
     "load_model_and_tokenizer",
 ]

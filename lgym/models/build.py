@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lgym.models.config import LLMConfig, LoraSettings
-from lgym.models.float32 import use_float32_adapters
-from lgym.models.fused_lora import fuse_lora
-from lgym.models.fused_norm import fuse_norms
 from lgym.models.gguf import converted_folder
+from lgym.models.kernels.float32 import use_float32_adapters
+from lgym.models.kernels.fused_lora import fuse_lora
+from lgym.models.kernels.fused_rms_norm import fuse_norms
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.probe import settle_layout
+from lgym.models.prefix_sharing.layout import select_layout
 from lgym.models.registry import ModelEntry, find_entry
 
 PLAIN_TEMPLATE = (
@@ -55,10 +55,10 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, va
         )
     entry = find_entry(config.model)
     model, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
-    return wrap(model, tokenizer, config, entry, value_head=value_head)
+    return assemble_llm(model, tokenizer, config, entry, value_head=value_head)
 
 
-def wrap(
+def assemble_llm(
     model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: ModelEntry, *, value_head: bool = True
 ) -> ValueHeadLLM:
     """Adds adapters, value head (if wanted) and a chat template to a loaded model."""
@@ -80,7 +80,7 @@ def wrap(
     )
     if llm.value_head is not None:
         llm.value_head.to(llm.causal_lm.device)
-    settle_layout(llm)
+    select_layout(llm)
     return llm
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from lgym.models.float32 import keep_dtypes
-from lgym.models.fused_logprobs import fused_log_normalisers, fused_token_logprobs, plain_token_logprobs
+from lgym.models.kernels.float32 import keep_dtypes
+from lgym.models.kernels.fused_logprobs import fused_log_normalizers, fused_token_logprobs, plain_token_logprobs
 from lgym.models.limits import context_length
-from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
-from lgym.models.tree_attention import Layout, Tree
+from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, pack
+from lgym.models.prefix_sharing.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
 
 SHORTEST_SHARED_PREFIX = 4
@@ -50,14 +50,14 @@ class ValueHeadLLM(nn.Module):
         hidden_size = model.config.get_text_config().hidden_size
         self.value_head = None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size)
         self.value_scale = 1.0  # rewards, by what the value head gives
-        self.share = True
-        self.layout: Literal["tree", "rows", "whole"] = "rows"
+        self.share_prefixes = True
+        self.layout: Literal["tree", "prefix_cache", "padded"] = "prefix_cache"
         self.use_cache = use_cache
         self.tokens_computed = 0
-        self.places_computed = 0
+        self.padded_tokens_computed = 0
         self._remembers = False
-        self._remembered: tuple[Path, Any] = ((), None)  # a prefix, its keys and values
-        self.pasts: list[Any] = []  # of the conversations that were spoken in last, while the weights are fixed
+        self._remembered: tuple[TokenIds, Any] = ((), None)  # a prefix, its keys and values
+        self.kv_caches: list[Any] = []  # of the conversations that were spoken in last, while the weights are fixed
 
     @property
     def causal_lm(self) -> Any:
@@ -101,21 +101,21 @@ class ValueHeadLLM(nn.Module):
             self._remembers = remembers
 
     @contextmanager
-    def fixed(self) -> Iterator[None]:
+    def frozen_weights(self) -> Iterator[None]:
         """Within, the weights do not change: a prefix and conversations are kept from call to call, within another too."""
         outermost, self._remembers = not self._remembers, True
         try:
             yield
         finally:
             if outermost:
-                self._remembers, self._remembered, self.pasts = False, ((), None), []
+                self._remembers, self._remembered, self.kv_caches = False, ((), None), []
 
-    def keep(self, pasts: Sequence[Any]) -> None:
-        """Takes the `Past` of each conversation that may go on in place of those kept before; nothing unless `fixed`."""
-        self.pasts = [past for past in pasts if past is not None] if self._remembers else []
+    def store_kv(self, kv_caches: Sequence[Any]) -> None:
+        """Takes the `Past` of each conversation that may go on in place of those kept before; nothing unless `frozen_weights`."""
+        self.kv_caches = [past for past in kv_caches if past is not None] if self._remembers else []
 
     def hidden_states(
-        self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int
+        self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int], *, row_length: int
     ) -> tuple[Tensor, list[list[int]]]:
         """Final hidden states of each sequence from the last token of its prompt on, each distinct one once.
 
@@ -127,7 +127,7 @@ class ValueHeadLLM(nn.Module):
         Returns:
             [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows that are its own.
         """
-        prefix, packed = self.share_out(sequences, prompt_lengths, row_length=row_length)
+        prefix, packed = self.pack_sequences(sequences, prompt_lengths, row_length=row_length)
         if not self._shares:
             hidden = self._run_whole(packed)
         elif self.layout == "tree":
@@ -135,36 +135,36 @@ class ValueHeadLLM(nn.Module):
         else:
             hidden = self._run_rows(prefix, packed)
         starts = [length - 1 - len(prefix) for length in prompt_lengths]
-        wanted = [places[start:] for places, start in zip(packed.places, starts, strict=True)]
+        wanted = [places[start:] for places, start in zip(packed.token_index, starts, strict=True)]
         distinct = {place: k for k, place in enumerate(dict.fromkeys(place for places in wanted for place in places))}
         states = hidden[torch.tensor(list(distinct), device=self.device)]
         return states, [[distinct[place] for place in places] for places in wanted]
 
     @property
     def _shares(self) -> bool:
-        return self.share and self.layout != "whole"
+        return self.share_prefixes and self.layout != "padded"
 
-    def share_out(
-        self, sequences: Sequence[Path], prompt_lengths: Sequence[int], *, row_length: int
-    ) -> tuple[Path, PackedRows]:
+    def pack_sequences(
+        self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int], *, row_length: int
+    ) -> tuple[TokenIds, PackedRows]:
         """The prefix that all sequences have in common, and their rests, packed."""
         prefix = sequences[0][: self._prefix_length(sequences, prompt_lengths)] if self._shares else ()
         rests = [tuple(sequence[len(prefix) :]) for sequence in sequences]
-        packed = pack(rests, row_length=row_length, share=self._shares, trunks=self.layout == "tree")
-        self.tokens_computed += packed.real_tokens
+        packed = pack(rests, row_length=row_length, share_prefixes=self._shares, row_prefixes=self.layout == "tree")
+        self.tokens_computed += packed.num_tokens
         return prefix, packed
 
-    def _prefix_length(self, sequences: Sequence[Path], prompt_lengths: Sequence[int]) -> int:
+    def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
         """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
         known = self._remembered[0] if self._remembers else ()
         if known and len(known) < min(prompt_lengths) and all(sequence[: len(known)] == known for sequence in sequences):
             return len(known)
-        if self.layout == "rows" and not self.use_cache:
+        if self.layout == "prefix_cache" and not self.use_cache:
             return 0
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0
         return shared if shared >= SHORTEST_SHARED_PREFIX else 0
 
-    def _prefix_cache(self, prefix: Path) -> Any:
+    def _prefix_cache(self, prefix: TokenIds) -> Any:
         """Keys and values of a prefix in one row."""
         if self._remembers and prefix == self._remembered[0]:
             return copy.deepcopy(self._remembered[1])  # running rows behind it appends to it
@@ -178,22 +178,22 @@ class ValueHeadLLM(nn.Module):
 
     def count(self, tokens: int) -> None:
         """Keeps account of tokens computed without padding."""
-        self.tokens_computed, self.places_computed = self.tokens_computed + tokens, self.places_computed + tokens
+        self.tokens_computed, self.padded_tokens_computed = self.tokens_computed + tokens, self.padded_tokens_computed + tokens
 
-    def run_tree(self, prefix: Path, packed: PackedRows, within: Callable[[Tree], Layout] = lambda tree: tree) -> Tensor:
+    def run_tree(self, prefix: TokenIds, packed: PackedRows, within: Callable[[Tree], Layout] = lambda tree: tree) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, which is run in the same pass, or while the weights are
         fixed, once and kept. `within` puts the tree into a layout of the caller's."""
         keep = self._remembers and self.use_cache and not torch.is_grad_enabled()
         cache = self._prefix_cache(prefix) if prefix and keep else None
-        ids, positions = packed.token_ids, packed.depths + len(prefix)
+        ids, positions = packed.token_ids, packed.positions + len(prefix)
         if prefix and cache is None:
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self.count(len(prefix))
         tree = Tree.over(packed, len(prefix), self.device)
-        self.places_computed += sum(len(tile.tokens) for tile in tree.tiles)
+        self.padded_tokens_computed += sum(len(tile.tokens) for tile in tree.tiles)
         hidden = self._run_row(ids.to(self.device), positions.to(self.device), within(tree), cache)
-        return hidden[len(hidden) - packed.real_tokens :]
+        return hidden[len(hidden) - packed.num_tokens :]
 
     def run_next(self, token_ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """[n, H] hidden states of n tokens, each of which goes on where the layout says."""
@@ -212,33 +212,33 @@ class ValueHeadLLM(nn.Module):
             layout=layout,
         ).last_hidden_state[0]
 
-    def _run_rows(self, prefix: Path, packed: PackedRows) -> Tensor:
+    def _run_rows(self, prefix: TokenIds, packed: PackedRows) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, whose keys and values every row gets a copy of."""
-        rows, length = packed.filled.shape
-        self.places_computed += rows * length
+        rows, length = packed.token_mask.shape
+        self.padded_tokens_computed += rows * length
         body: Any = self.causal_lm.base_model
         cache = self._prefix_cache(prefix) if prefix else None
         if cache is not None:
             cache.batch_repeat_interleave(rows)
         dtype = body.get_input_embeddings().weight.dtype
         mask = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
-        mask[..., len(prefix) :].masked_fill_(~packed.padded_attends().to(self.device).unsqueeze(1), torch.finfo(dtype).min)
+        mask[..., len(prefix) :].masked_fill_(~packed.padded_attn_mask().to(self.device).unsqueeze(1), torch.finfo(dtype).min)
         hidden = body(
-            input_ids=packed.padded(packed.token_ids).to(self.device),
-            position_ids=packed.padded(packed.depths).to(self.device) + len(prefix),
+            input_ids=packed.pad(packed.token_ids).to(self.device),
+            position_ids=packed.pad(packed.positions).to(self.device) + len(prefix),
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,
         ).last_hidden_state
-        return hidden[packed.filled.to(self.device)]
+        return hidden[packed.token_mask.to(self.device)]
 
     def _run_whole(self, packed: PackedRows) -> Tensor:
         """[N, H] hidden states where every row is one sequence, padded on the right: any causal model does that."""
-        mask = packed.filled.to(self.device)
-        self.places_computed += mask.numel()
+        mask = packed.token_mask.to(self.device)
+        self.padded_tokens_computed += mask.numel()
         body: Any = self.causal_lm.base_model
         hidden = body(
-            input_ids=packed.padded(packed.token_ids).to(self.device), attention_mask=mask.long()
+            input_ids=packed.pad(packed.token_ids).to(self.device), attention_mask=mask.long()
         ).last_hidden_state
         return hidden[mask]
 
@@ -259,15 +259,15 @@ class ValueHeadLLM(nn.Module):
             logits = logits + head.bias[token_ids].to(precise)
         return self._cap(logits)
 
-    def log_normalisers(self, hidden: Tensor) -> Tensor:
+    def log_normalizers(self, hidden: Tensor) -> Tensor:
         """[B, H] to [B]: the log of the softmax's denominator over the whole vocabulary, at least fp32."""
         if self._plain_head(hidden):
-            return fused_log_normalisers(hidden, self.causal_lm.get_output_embeddings().weight)
+            return fused_log_normalizers(hidden, self.causal_lm.get_output_embeddings().weight)
         return self.logits(hidden).logsumexp(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], at least fp32."""
-        logits = self.own_logits(hidden)
+        logits = self.raw_logits(hidden)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def token_logprobs(
@@ -286,7 +286,7 @@ class ValueHeadLLM(nn.Module):
         plain = not head.weight.requires_grad and getattr(head, "bias", None) is None and type(head) is nn.Linear
         return plain and self._softcap is None and not torch.is_autocast_enabled(hidden.device.type)
 
-    def own_logits(self, hidden: Tensor) -> Tensor:
+    def raw_logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], in the model's precision."""
         return self._cap(self.causal_lm.get_output_embeddings()(hidden))
 

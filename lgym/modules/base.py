@@ -112,7 +112,7 @@ class PolicyLearner(L.LightningModule, ABC):
         precision = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
         self.eval()
         try:
-            with torch.no_grad(), precision, self.policy.llm.fixed():
+            with torch.no_grad(), precision, self.policy.llm.frozen_weights():
                 yield self.policy
         finally:
             self.train(was_training)

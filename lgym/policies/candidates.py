@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.functional import categorical_entropy
-from lgym.models.branches import beginnings, branched
 from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import passes
-from lgym.models.past import Past, known_lengths, past_of, remaining
+from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
+from lgym.models.prefix_sharing.kv_cache import KVCache, cached_prefix_lengths, evict_unused, prefill
+from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.policies.choice import Choice, Normalisation
 
 
@@ -68,7 +68,7 @@ class CandidatePolicy(nn.Module):
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
-        llm.share = self.share_prefixes
+        llm.share_prefixes = self.share_prefixes
         self.llm = llm
 
     def forward(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor]:
@@ -111,12 +111,12 @@ class CandidatePolicy(nn.Module):
         width = max(len(context.candidates) for context in contexts)
         logprobs = torch.full((len(contexts), width), -torch.inf)
         values = torch.zeros(len(contexts), dtype=torch.float32)
-        pasts = remaining(self.llm.pasts, {c.prompt_ids for c in going_on}) if keep else []
+        kv_caches = evict_unused(self.llm.kv_caches, {c.prompt_ids for c in going_on}) if keep else []
         for chunk in self._passes(contexts, keep=keep):
             part = [contexts[i] for i in chunk]
             if keep:
-                chunk_logprobs, chunk_values, past = self._go_on(part)
-                pasts.append(past)
+                chunk_logprobs, chunk_values, kv_cache = self._go_on(part)
+                kv_caches.append(kv_cache)
             else:
                 chunk_logprobs, chunk_values = self(part)
             logprobs = logprobs.to(chunk_logprobs.dtype)
@@ -124,22 +124,22 @@ class CandidatePolicy(nn.Module):
             values = values.to(chunk_values.dtype)
             values[chunk] = chunk_values.cpu()
         if keep:
-            self.llm.keep(pasts)
+            self.llm.store_kv(kv_caches)
         return logprobs, values
 
-    def _go_on(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor, Past]:
-        """As `forward`, from the pasts that the model keeps; and the past of these prompts."""
+    def _go_on(self, contexts: Sequence[Context]) -> tuple[Tensor, Tensor, KVCache]:
+        """As `forward`, from the kv_caches that the model keeps; and the kv_cache of these prompts."""
         ends = self.choice.sequences(contexts)
         prompts = [context.prompt_ids for context in contexts]
-        room = max(len(beginnings(own)) for own in ends)
-        past, hidden = past_of(self.llm, prompts, self.llm.pasts, room=room, row_length=self.row_length)
-        states, places = branched(self.llm, past, hidden, ends)
-        return self.choice.logprobs(self.llm, contexts, states, places), self.llm.values(hidden), past
+        room = max(len(build_token_trie(own)) for own in ends)
+        kv_cache, hidden = prefill(self.llm, prompts, self.llm.kv_caches, free_slots=room, row_length=self.row_length)
+        states, places = run_branches(self.llm, kv_cache, hidden, ends)
+        return self.choice.logprobs(self.llm, contexts, states, places), self.llm.values(hidden), kv_cache
 
     def _passes(self, contexts: Sequence[Context], *, keep: bool) -> Iterator[list[int]]:
         """Contexts that are evaluated together."""
         prompts = [context.prompt_ids for context in contexts]
         limit = self.tokens_per_forward or tokens_per_forward(self.llm.device)
-        known = known_lengths(prompts, self.llm.pasts) if keep else ()
-        extra = [len(beginnings(own)) for own in self.choice.sequences(contexts)]
-        return passes(prompts, limit, known=known, extra=extra)
+        known = cached_prefix_lengths(prompts, self.llm.kv_caches) if keep else ()
+        extra = [len(build_token_trie(own)) for own in self.choice.sequences(contexts)]
+        return split_micro_batches(prompts, limit, cached_lengths=known, extra_tokens=extra)

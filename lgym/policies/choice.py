@@ -12,7 +12,7 @@ from torch import Tensor
 from lgym.batch import Context
 from lgym.functional import candidate_logprobs
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import Path
+from lgym.models.prefix_sharing.packing import TokenIds
 
 Normalisation = Literal["sum", "token", "word", "trie"]
 
@@ -44,7 +44,7 @@ class Choice:
             self.normalisation != "word" or len({self._length(context, c) for c in range(len(context.candidates))}) == 1
         )
 
-    def sequences(self, contexts: Sequence[Context]) -> list[list[Path]]:
+    def sequences(self, contexts: Sequence[Context]) -> list[list[TokenIds]]:
         """What has to be run behind each context to score its candidates: all but the last token of each."""
         if all(map(self.needs_only_ends, contexts)):
             return [[()] for _ in contexts]
@@ -96,7 +96,7 @@ def _scores(
             tokens += ids
             targets += [u * width + c] * len(ids)
     logits = llm.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
-    return _summed(logits - llm.log_normalisers(states)[rows], targets, len(contexts), width)
+    return _summed(logits - llm.log_normalizers(states)[rows], targets, len(contexts), width)
 
 
 def _trie_scores(
@@ -125,11 +125,11 @@ def _trie_scores(
 
 
 def _trie(
-    candidates: Sequence[Path], places: Sequence[Sequence[int]], end: int
-) -> tuple[dict[Path, int], dict[Path, list[int]]]:
+    candidates: Sequence[TokenIds], places: Sequence[Sequence[int]], end: int
+) -> tuple[dict[TokenIds, int], dict[TokenIds, list[int]]]:
     """By beginning: the row of its hidden state, and the tokens that may follow it."""
-    at: dict[Path, int] = {}
-    following: dict[Path, list[int]] = {}
+    at: dict[TokenIds, int] = {}
+    following: dict[TokenIds, list[int]] = {}
     for ids, own in zip(candidates, places, strict=True):
         for step, (token, place) in enumerate(zip(ids, own, strict=True)):
             at.setdefault(ids[:step], place)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
-from lgym.models.drawing import Sampling
+from lgym.models.generation.sampling import SamplingParams
 from lgym.models.llm import ValueHeadLLM
 from lgym.plain_text import PlainText
 from lgym.policies.writing import Writer, make_generator, prompt_values, token_likelihoods
@@ -54,7 +54,7 @@ class GenerationPolicy(nn.Module):
             share_prefixes: compute what prompts have in common once. Off, every sequence is run whole: for comparison.
         """
         super().__init__()
-        sampling = Sampling(temperature, top_k, top_p)
+        sampling = SamplingParams(temperature, top_k, top_p)
         self.writer = Writer(max_new_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.share_prefixes = share_prefixes
         self.kv_cache_tokens = kv_cache_tokens
@@ -71,7 +71,7 @@ class GenerationPolicy(nn.Module):
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
-        llm.share = self.share_prefixes
+        llm.share_prefixes = self.share_prefixes
         self.llm, self._plain = llm, PlainText(llm.tokenizer)
 
     @torch.no_grad()
@@ -81,13 +81,13 @@ class GenerationPolicy(nn.Module):
         generator = make_generator(self.llm, seed)
         replies: dict[int, Reply] = {}
         values: dict[int, Tensor] = {}
-        pasts = []
+        kv_caches = []
         for part in self.writer.parts(contexts):
             written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator, keep=going_on)
-            replies |= {i: written.replies[row] for i, row in zip(part, written.rows, strict=True)}
-            values |= zip(part, self.llm.values(written.ends).cpu(), strict=True)
-            pasts.append(written.past)
-        self.llm.keep(pasts)
+            replies |= {i: written.responses[row] for i, row in zip(part, written.response_index, strict=True)}
+            values |= zip(part, self.llm.values(written.prompt_states).cpu(), strict=True)
+            kv_caches.append(written.kv_cache)
+        self.llm.store_kv(kv_caches)
         order = range(len(contexts))
         return [replies[i] for i in order], torch.stack([values[i] for i in order])
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.functional import categorical_entropy
-from lgym.models.branches import beginnings, branched
-from lgym.models.decoding import Written
-from lgym.models.drawing import Sampling
+from lgym.models.generation.decoding import GenerationOutput
+from lgym.models.generation.sampling import SamplingParams
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import Path
-from lgym.models.past import Past
+from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
+from lgym.models.prefix_sharing.kv_cache import KVCache
+from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.policies.choice import Choice, Normalisation
 from lgym.policies.generation import as_texts
 from lgym.policies.writing import Writer, make_generator, prompt_values, stop_ids, token_likelihoods
@@ -70,7 +70,7 @@ class ThinkPolicy(nn.Module):
         super().__init__()
         if not cue:
             raise ValueError("cue is empty; it must have some text, such as a new line, for the choice to stand behind.")
-        sampling = Sampling(temperature, top_k, top_p)
+        sampling = SamplingParams(temperature, top_k, top_p)
         self.writer = Writer(max_think_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.choice = Choice(normalisation, choice_temperature)
         self.cue = cue
@@ -90,14 +90,14 @@ class ThinkPolicy(nn.Module):
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
-        llm.share = self.share_prefixes
+        llm.share_prefixes = self.share_prefixes
         self.llm = llm
 
     @property
-    def cue_ids(self) -> Path:
+    def cue_ids(self) -> TokenIds:
         return tuple(self.llm.tokenizer(self.cue, add_special_tokens=False)["input_ids"])
 
-    def _fed(self, thought: Path) -> Path:
+    def _fed(self, thought: TokenIds) -> TokenIds:
         """What of a thought the cue stands behind."""
         return thought[:-1] if thought and thought[-1] in stop_ids(self.llm) else thought
 
@@ -108,19 +108,19 @@ class ThinkPolicy(nn.Module):
         generator = make_generator(self.llm, seed)
         replies: dict[int, Reply] = {}
         values: dict[int, Tensor] = {}
-        pasts = []
+        kv_caches = []
         for part in self.writer.parts(contexts):
             written = self.writer.write(self.llm, [contexts[i].prompt_ids for i in part], generator, keep=True)
-            answered = [(contexts[i], row) for i, row in zip(part, written.rows, strict=True)]
+            answered = [(contexts[i], row) for i, row in zip(part, written.response_index, strict=True)]
             numbers = {own: number for number, own in enumerate(dict.fromkeys(answered))}
             logprobs = self._choices(list(numbers), written)[[numbers[own] for own in answered]]
             choices = _drawn(logprobs, generator).tolist()
             for i, (context, row), choice, own in zip(part, answered, choices, logprobs, strict=True):
-                replies[i] = self._decided(context, written.replies[row], choice, float(own[choice]))
-            values |= zip(part, self.llm.values(written.ends).cpu(), strict=True)
+                replies[i] = self._decided(context, written.responses[row], choice, float(own[choice]))
+            values |= zip(part, self.llm.values(written.prompt_states).cpu(), strict=True)
             if going_on:
-                pasts.append(written.past)
-        self.llm.keep(pasts)
+                kv_caches.append(written.kv_cache)
+        self.llm.store_kv(kv_caches)
         order = range(len(contexts))
         return [replies[i] for i in order], torch.stack([values[i] for i in order])
 
@@ -168,25 +168,25 @@ class ThinkPolicy(nn.Module):
             entropy=said.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
         )
 
-    def _before_each(self, rows: Sequence[int], thought: Path) -> list[int]:
+    def _before_each(self, rows: Sequence[int], thought: TokenIds) -> list[int]:
         """The rows of hidden states before each token of a reply, from those behind each that is fed: a token that ended the
         thought and the cue's first token come behind the same one."""
         end = len(self._fed(thought))
         return [*rows[: end + 1], *rows[end if end < len(thought) else end + 1 :]]
 
-    def _choices(self, answered: Sequence[tuple[Context, int]], written: Written) -> Tensor:
+    def _choices(self, answered: Sequence[tuple[Context, int]], written: GenerationOutput) -> Tensor:
         """[S, C] log-probabilities of each context's candidates behind the reply of that number and the cue, on the CPU."""
         starts = range(0, len(answered), self.writer.at_once)
         chosen = [self._choices_of(answered[start : start + self.writer.at_once], written) for start in starts]
         width = max(part.shape[1] for part in chosen)
         return torch.cat([nn.functional.pad(part, (0, width - part.shape[1]), value=-torch.inf) for part in chosen])
 
-    def _choices_of(self, answered: Sequence[tuple[Context, int]], written: Written) -> Tensor:
+    def _choices_of(self, answered: Sequence[tuple[Context, int]], written: GenerationOutput) -> Tensor:
         """As `_choices`, in one pass."""
         contexts, rows = [context for context, _ in answered], [row for _, row in answered]
-        replies = [written.replies[row] for row in rows]
+        replies = [written.responses[row] for row in rows]
         ends = self.choice.sequences(contexts)
-        if written.past is None:
+        if written.kv_cache is None:
             bodies = [c.prompt_ids + self._fed(r.ids) + self.cue_ids for c, r in zip(contexts, replies, strict=True)]
             sequences = [body + end for body, own in zip(bodies, ends, strict=True) for end in own]
             lengths = [len(body) for body, own in zip(bodies, ends, strict=True) for _ in own]
@@ -195,7 +195,7 @@ class ThinkPolicy(nn.Module):
             places = [[next(of_ends) for _ in own] for own in ends]
         else:
             tails = [self._fed(reply.ids[-1:]) + self.cue_ids for reply in replies]
-            states, places = _continued(self.llm, written.past, rows, tails, ends)
+            states, places = _continued(self.llm, written.kv_cache, rows, tails, ends)
         return self.choice.logprobs(self.llm, contexts, states, places).cpu()
 
     def _decided(self, context: Context, reply: Reply, choice: int, logprob: float) -> Reply:
@@ -216,15 +216,15 @@ class ThinkPolicy(nn.Module):
 
 
 def _continued(
-    llm: ValueHeadLLM, past: Past, rows: Sequence[int], tails: Sequence[Path], ends: Sequence[Sequence[Path]]
+    llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tails: Sequence[TokenIds], ends: Sequence[Sequence[TokenIds]]
 ) -> tuple[Tensor, list[list[list[int]]]]:
-    """Hidden states [K, H] where each of these rows of the past has gone on by its tail and by each of its ends, and for
+    """Hidden states [K, H] where each of these rows of the kv_cache has gone on by its tail and by each of its ends, and for
     each row and end the rows of them from the tail's last token on."""
-    room = max(map(len, tails)) + max(len(beginnings(own)) for own in ends)
-    own = past.select(rows, room)
+    room = max(map(len, tails)) + max(len(build_token_trie(own)) for own in ends)
+    own = kv_cache.select(rows, room)
     states = own.extend(llm, range(len(tails)), tails)
     at = torch.tensor([len(tail) for tail in tails], device=states.device).cumsum(0) - 1
-    return branched(llm, own, states[at], ends)
+    return run_branches(llm, own, states[at], ends)
 
 
 def _drawn(logprobs: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
-from lgym.models.decoding import Over, Written, write_replies
-from lgym.models.drawing import Sampling
+from lgym.models.generation.decoding import GenerationOutput, StopCheck, generate
+from lgym.models.generation.sampling import SamplingParams
 from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import Path, common_prefix_length, passes
+from lgym.models.prefix_sharing.packing import TokenIds, common_prefix_length, split_micro_batches
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Writer:
     """Writes up to `limit` tokens, until an end-of-turn token or one of the `stop` texts."""
 
     limit: int
-    sampling: Sampling
+    sampling: SamplingParams
     stop: tuple[str, ...] = ()
     row_length: int = 64
     at_once: int = 256
@@ -60,23 +60,23 @@ class Writer:
             held += size
         yield [number for numbers in part for number in numbers]
 
-    def write(self, llm: ValueHeadLLM, prompts: Sequence[Path], generator: torch.Generator | None, *, keep: bool) -> Written:
-        """A reply to each prompt, if wanted with its past; goes on from the pasts that the model keeps."""
-        written = write_replies(
+    def write(self, llm: ValueHeadLLM, prompts: Sequence[TokenIds], generator: torch.Generator | None, *, keep: bool) -> GenerationOutput:
+        """A reply to each prompt, if wanted with its kv_cache; goes on from the kv_caches that the model keeps."""
+        written = generate(
             llm,
             prompts,
             max_new_tokens=self.limit,
             stop_ids=stop_ids(llm),
-            sampling=self.sampling,
+            sampling_params=self.sampling,
             generator=generator,
-            known=llm.pasts,
-            over=self._over(llm.tokenizer) if self.stop else None,
+            kv_caches=llm.kv_caches,
+            stop_check=self._over(llm.tokenizer) if self.stop else None,
             row_length=self.row_length,
-            rows_at_once=self.at_once,
-            keep=keep,
+            max_num_seqs=self.at_once,
+            keep_kv_cache=keep,
         )
-        texts = self._texts(llm, written.replies)
-        return replace(written, replies=[replace(r, text=text) for r, text in zip(written.replies, texts, strict=True)])
+        texts = self._texts(llm, written.responses)
+        return replace(written, responses=[replace(r, text=text) for r, text in zip(written.responses, texts, strict=True)])
 
     def _texts(self, llm: ValueHeadLLM, replies: Sequence[Reply]) -> list[str]:
         """What replies say, without a stop token or text."""
@@ -88,10 +88,10 @@ class Writer:
     def _cut(self, text: str) -> str:
         return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
 
-    def _over(self, tokenizer: object) -> Over:
+    def _over(self, tokenizer: object) -> StopCheck:
         most = max(len(stop.encode()) for stop in self.stop) + 4  # a token is a byte or more
 
-        def over(replies: Sequence[Path]) -> list[bool]:
+        def over(replies: Sequence[TokenIds]) -> list[bool]:
             texts = tokenizer.batch_decode([ids[-most:] for ids in replies], skip_special_tokens=True)  # type: ignore[attr-defined]
             return [any(stop in text for stop in self.stop) for text in texts]
 
@@ -112,7 +112,7 @@ def prompt_values(llm: ValueHeadLLM, contexts: Sequence[Context], row_length: in
     prompts = [context.prompt_ids for context in contexts]
     order: list[int] = []
     values: list[Tensor] = []
-    for part in passes(prompts, tokens_per_forward(llm.device)):
+    for part in split_micro_batches(prompts, tokens_per_forward(llm.device)):
         own = [prompts[i] for i in part]
         states, index = llm.hidden_states(own, [len(p) for p in own], row_length=row_length)
         order += part

@@ -16,7 +16,7 @@ from helpers import tiny
 from helpers.fuzz import inputs
 from lgym.batch import Context, Likelihoods, Reply, Rollout
 from lgym.functional import kl_estimate, policy_gradient_loss, ppo_clip_loss, value_loss
-from lgym.models.packing import common_prefix_length, pack
+from lgym.models.prefix_sharing.packing import common_prefix_length, pack
 from lgym.modules import PPO
 from lgym.modules.bundles import bundles_of
 from lgym.modules.tokens import TokenLoss, TokenObjective
@@ -236,32 +236,32 @@ PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8).map(tuple),
 
 
 @inputs(120)
-@given(PATHS, st.integers(1, 30), st.sampled_from(["whole", "rows", "tree"]))
+@given(PATHS, st.integers(1, 30), st.sampled_from(["padded", "prefix_cache", "tree"]))
 def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, layout):
     """Each token sees those before it in its own sequence, in its row or in the row's trunk, and no other."""
-    packed = pack(paths, row_length=row_length, share=layout != "whole", trunks=layout == "tree")
+    packed = pack(paths, row_length=row_length, share_prefixes=layout != "padded", row_prefixes=layout == "tree")
     count = sum(packed.lengths)
-    assert packed.real_tokens == count == len(packed.token_ids) == int(packed.filled.sum())
+    assert packed.num_tokens == count == len(packed.token_ids) == int(packed.token_mask.sum())
     seen = [  # by each token
-        sorted([*trunk[: int(packed.trunk_seen[first + place])], *(first + other for other in attends[place].nonzero()[0])])
+        sorted([*trunk[: int(packed.row_prefix_lengths[first + place])], *(first + other for other in attends[place].nonzero()[0])])
         for first, length, trunk, attends in zip(
-            accumulate(packed.lengths, initial=0), packed.lengths, packed.trunks, packed.attends, strict=False
+            accumulate(packed.lengths, initial=0), packed.lengths, packed.row_prefixes, packed.attn_masks, strict=False
         )
         for place in range(length)
     ]
-    for path, numbers in zip(paths, packed.places, strict=True):
+    for path, numbers in zip(paths, packed.token_index, strict=True):
         assert tuple(packed.token_ids[list(numbers)].tolist()) == path
-        assert packed.depths[list(numbers)].tolist() == list(range(len(path)))
+        assert packed.positions[list(numbers)].tolist() == list(range(len(path)))
         for depth, number in enumerate(numbers):
             assert seen[number] == sorted(numbers[: depth + 1])
-    assert {number for numbers in packed.places for number in numbers} == set(range(count))
+    assert {number for numbers in packed.token_index for number in numbers} == set(range(count))
     distinct = len({path[: n + 1] for path in paths for n in range(len(path))})
-    if layout == "whole":
+    if layout == "padded":
         assert packed.lengths == tuple(sorted(map(len, paths), reverse=True))
     elif len(packed.lengths) == 1:
         assert count == distinct
     assert count >= distinct
-    assert layout == "tree" or not any(packed.trunks)
+    assert layout == "tree" or not any(packed.row_prefixes)
     common = common_prefix_length(paths)
     assert all(path[:common] == paths[0][:common] for path in paths)
     assert any(len(path) == common for path in paths) or len({path[common] for path in paths}) > 1
@@ -279,7 +279,7 @@ def test_a_packed_sequence_is_computed_as_if_alone(paths, row_length):
     """Hidden states of every token, whoever else is in its row."""
     ones = [1] * len(paths)
     together, index = LLM.hidden_states(paths, ones, row_length=row_length)
-    assert LLM.layout == "tree"  # not run whole because a first look found it wrong
+    assert LLM.layout == "tree"  # not padded because a first look found it wrong
     for path, rows in zip(paths, index, strict=True):
         alone, own = LLM.hidden_states([path], [1], row_length=row_length)
         torch.testing.assert_close(together[list(rows)], alone[list(own[0])], rtol=1e-9, atol=1e-9)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lgym.models import LLMConfig, LoraSettings, ValueHeadLLM
-from lgym.models.build import wrap
+from lgym.models.build import assemble_llm
 from lgym.models.registry import DEFAULT
 
 SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
@@ -59,7 +59,7 @@ def causal_lm(dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCau
 def llm(dtype: torch.dtype = torch.float32, lora: LoraSettings | None = None, **changes: Any) -> ValueHeadLLM:
     """The tiny model as lgym wraps it; adapters with weights that are not zero, so that they show."""
     settings = LLMConfig(model="tiny", lora=lora or LoraSettings(r=4), value_hidden_size=16)
-    wrapped = wrap(causal_lm(dtype, **changes), tokenizer(), settings, DEFAULT)
+    wrapped = assemble_llm(causal_lm(dtype, **changes), tokenizer(), settings, DEFAULT)
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
             if "lora_B" in name or "value_head.output" in name:

@@ -284,9 +284,9 @@ def test_a_turn_costs_its_new_tokens():
     agent.act(1)
     agent.act(2)
     assert llm.tokens_computed - before < prompt
-    assert llm.pasts
+    assert llm.kv_caches
     assert agent.terminate_episode()
-    assert not llm.pasts
+    assert not llm.kv_caches
 
 
 def test_the_system_prompt_may_change_with_the_episode():

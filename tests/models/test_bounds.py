@@ -9,8 +9,9 @@ import torch
 
 from helpers import tiny
 from lgym.batch import Context
-from lgym.models import limits, past
-from lgym.models.packing import passes
+from lgym.models import limits
+from lgym.models.prefix_sharing import kv_cache
+from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.policies import CandidatePolicy, GenerationPolicy, writing
 from lgym.policies import candidates as candidate_policy
 
@@ -51,7 +52,7 @@ def test_a_pass_keeps_to_its_bound(monkeypatch, own, candidates, length):
     policy = CandidatePolicy(tokens_per_forward=1024)
     policy.bind(tiny.llm())
     sizes = passes_of(policy.llm, monkeypatch)
-    with policy.llm.fixed():
+    with policy.llm.frozen_weights():
         policy.evaluate(contexts(own, candidates, length))
     assert max(sizes) <= 1.5 * 1024
     assert sum(sizes) <= 1.15 * distinct(contexts(own, candidates, length))
@@ -66,10 +67,10 @@ def distinct(asked: list[Context]) -> int:
 def test_prompts_are_shared_out_by_what_is_new_of_them():
     """Ten tokens each behind 30 in common: 40 tokens take 4, and 2 more of what is known of one already."""
     prompts = [c.prompt_ids for c in contexts(10, 0, 0, count=6)]
-    assert [len(part) for part in passes(prompts, 40)] == [4, 2]
-    assert [len(part) for part in passes(prompts, 40, extra=[30] * 6)] == [1] * 6
-    assert [len(part) for part in passes(prompts, 40, known=[35] * 6)] == [6]
-    assert sorted(i for part in passes(prompts, 40) for i in part) == list(range(6))
+    assert [len(part) for part in split_micro_batches(prompts, 40)] == [4, 2]
+    assert [len(part) for part in split_micro_batches(prompts, 40, extra_tokens=[30] * 6)] == [1] * 6
+    assert [len(part) for part in split_micro_batches(prompts, 40, cached_lengths=[35] * 6)] == [6]
+    assert sorted(i for part in split_micro_batches(prompts, 40) for i in part) == list(range(6))
 
 
 @pytest.mark.parametrize("bound", [1, 100, 65_536])
@@ -77,13 +78,13 @@ def test_what_is_written_at_once_is_bounded_in_tokens(monkeypatch, bound):
     """16 prompts of 1,500 tokens took 2.3 GB, and 256 were written to at once. Replies are the same, greedily."""
     asked = contexts(20, 0, 0)
     held = []
-    write = writing.write_replies
+    write = writing.generate
 
     def counted(llm, prompts, **options):
         held.append(sum(len(set(prompt[30:])) and len(prompt) - 30 + 4 for prompt in prompts))
         return write(llm, prompts, **options)
 
-    monkeypatch.setattr(writing, "write_replies", counted)
+    monkeypatch.setattr(writing, "generate", counted)
     policy = GenerationPolicy(max_new_tokens=4, kv_cache_tokens=bound)
     policy.bind(tiny.llm(dtype=torch.float64))
     replies, _ = policy.reply(asked, None)
@@ -95,7 +96,7 @@ def test_what_is_written_at_once_is_bounded_in_tokens(monkeypatch, bound):
 
 def test_new_prompts_and_values_are_run_in_parts(monkeypatch):
     """All new prompts were one pass, and 256 whole prompts one pass for their values."""
-    for module in (past, writing, candidate_policy):
+    for module in (kv_cache, writing, candidate_policy):
         monkeypatch.setattr(module, "tokens_per_forward", lambda device: 64)
     policy = GenerationPolicy(max_new_tokens=2)
     policy.bind(tiny.llm(dtype=torch.float64))
@@ -105,7 +106,7 @@ def test_new_prompts_and_values_are_run_in_parts(monkeypatch):
         for c in asked
     ]
     sizes = passes_of(policy.llm, monkeypatch)
-    with torch.no_grad(), policy.llm.fixed():
+    with torch.no_grad(), policy.llm.frozen_weights():
         values = policy.values(asked)
         assert max(sizes) <= 64 + 30
         sizes.clear()

@@ -8,7 +8,7 @@ import torch
 from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings, ModelNotFoundError, build_llm
 from lgym.models import build as build_module
-from lgym.models.build import wrap
+from lgym.models.build import assemble_llm
 from lgym.models.gguf import cache_folder, converted_folder
 from lgym.models.registry import DEFAULT, REGISTRY, find_entry
 
@@ -73,7 +73,7 @@ def test_generation_defaults_sample_what_the_loss_trains():
 
 def test_a_base_model_gets_the_plain_template():
     """GPT-2 has no chat template, and transformers raises without one."""
-    llm = wrap(tiny.causal_lm(), tiny.tokenizer(template=None), LLMConfig(model="tiny"), DEFAULT)
+    llm = assemble_llm(tiny.causal_lm(), tiny.tokenizer(template=None), LLMConfig(model="tiny"), DEFAULT)
     text = llm.tokenizer.apply_chat_template(
         [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], tokenize=False, add_generation_prompt=True
     )
@@ -96,7 +96,7 @@ def test_adapters_in_the_last_blocks_learn_as_if_they_were_in_all(targets):
 
     def gradients(last_blocks):
         lora = LoraSettings(r=2, target_modules=targets, last_blocks=last_blocks)
-        llm = wrap(tiny.causal_lm().double(), tiny.tokenizer(), LLMConfig(model="tiny", lora=lora), DEFAULT).double()
+        llm = assemble_llm(tiny.causal_lm().double(), tiny.tokenizer(), LLMConfig(model="tiny", lora=lora), DEFAULT).double()
         adapters = {name: p for name, p in llm.named_parameters() if "lora" in name}
         with torch.no_grad():
             for name in adapters:
@@ -136,7 +136,7 @@ def test_dropout_of_the_base_model_is_off():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=260, n_embd=32, n_layer=1, n_head=2))
-    llm = wrap(model, tiny.tokenizer(), LLMConfig(model="gpt2", lora=LoraSettings(r=2)), DEFAULT).train()
+    llm = assemble_llm(model, tiny.tokenizer(), LLMConfig(model="gpt2", lora=LoraSettings(r=2)), DEFAULT).train()
     a, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
     b, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
     assert torch.equal(a, b)
@@ -174,7 +174,7 @@ def test_a_model_that_cannot_share_runs_every_sequence_whole(family):
         targets = ["in_proj"]
     settings = LLMConfig(model=family, lora=LoraSettings(target_modules=targets))
     with pytest.warns(UserWarning, match=f"{family}.*run whole"):
-        llm = wrap(model.double().eval(), tiny.tokenizer(), settings, DEFAULT)
+        llm = assemble_llm(model.double().eval(), tiny.tokenizer(), settings, DEFAULT)
     sequences, prompts = [(5, 6, 7, 8, 9), (5, 6, 7), (5, 6, 7, 8, 4, 3)], [4, 3, 5]
     states, index = llm.hidden_states(sequences, prompts, row_length=64)
     for sequence, prompt, rows in zip(sequences, prompts, index, strict=True):
@@ -194,8 +194,8 @@ def test_convolutions_are_no_tree():
     )  # fmt: skip
     settings = LLMConfig(model="lfm2", lora=LoraSettings(target_modules=["q_proj"]))
     with pytest.warns(UserWarning, match="run whole"):
-        llm = wrap(Lfm2ForCausalLM(config).eval(), tiny.tokenizer(), settings, DEFAULT)
-    assert llm.layout == "whole"
+        llm = assemble_llm(Lfm2ForCausalLM(config).eval(), tiny.tokenizer(), settings, DEFAULT)
+    assert llm.layout == "padded"
 
 
 def test_adapters_that_do_not_fit_are_refused_for_the_right_reason():
@@ -204,4 +204,4 @@ def test_adapters_that_do_not_fit_are_refused_for_the_right_reason():
 
     model = MambaForCausalLM(MambaConfig(vocab_size=260, hidden_size=32, num_hidden_layers=2, state_size=4))
     with pytest.raises(ValueError, match=r"out_proj.*incompatible with Mamba.*Its linear layers are \['dt_proj', 'in_proj'"):
-        wrap(model, tiny.tokenizer(), LLMConfig(model="mamba"), DEFAULT)
+        assemble_llm(model, tiny.tokenizer(), LLMConfig(model="mamba"), DEFAULT)

@@ -7,7 +7,7 @@ import torch
 
 from helpers import tiny
 from lgym.models import LoraSettings
-from lgym.models.float32 import Float32Linear
+from lgym.models.kernels.float32 import Float32Linear
 
 SEQUENCES = [
     (1, 2, 3, 4, 5, 6, 7, 20, 21),
@@ -56,7 +56,7 @@ def test_the_shared_prefix_is_computed_once(llm):
 def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
     """6 tokens of prefix in the first call only, also for one sequence alone; another prefix replaces it."""
     alone, _ = llm.hidden_states(SEQUENCES[:1], PROMPTS[:1], row_length=64)
-    with torch.no_grad(), llm.fixed():
+    with torch.no_grad(), llm.frozen_weights():
         llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
         llm.tokens_computed = 0
         states, _ = llm.hidden_states(SEQUENCES[:1], PROMPTS[:1], row_length=64)
@@ -71,7 +71,7 @@ def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
 
 def test_a_kept_prefix_is_forgotten_when_weights_may_change(llm):
     """Yesterday's keys under today's weights would be a silent mistake; so would the adapters' under the reference."""
-    with torch.no_grad(), llm.fixed():
+    with torch.no_grad(), llm.frozen_weights():
         adapted, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
         with llm.reference():
             reference, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
@@ -83,7 +83,7 @@ def test_a_kept_prefix_is_forgotten_when_weights_may_change(llm):
     for parameter in llm.parameters():
         if parameter.requires_grad:
             parameter.data += 0.1
-    with torch.no_grad(), llm.fixed():
+    with torch.no_grad(), llm.frozen_weights():
         states, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
     torch.testing.assert_close(states[:2], full_forward(llm, SEQUENCES[0])[PROMPTS[0] - 1 :], rtol=1e-6, atol=1e-6)
 
@@ -113,7 +113,7 @@ def test_logits_are_the_models_own(llm):
     hidden = full_forward(llm, SEQUENCES[0])
     own = llm.causal_lm(input_ids=torch.tensor([SEQUENCES[0]])).logits[0].log_softmax(-1)
     tokens = torch.tensor([[3, 250]]).expand(len(hidden), 2)
-    ours = llm.chosen_logits(hidden, tokens) - llm.log_normalisers(hidden)[:, None]
+    ours = llm.chosen_logits(hidden, tokens) - llm.log_normalizers(hidden)[:, None]
     torch.testing.assert_close(ours, own[:, [3, 250]], rtol=1e-6, atol=1e-6)
 
 
@@ -161,10 +161,10 @@ def test_value_head_starts_at_zero():
 def test_full_fine_tuning_has_no_reference():
     """With every weight trained there is nothing to switch off: say so instead of comparing a model with itself."""
     from lgym.models import LLMConfig
-    from lgym.models.build import wrap
+    from lgym.models.build import assemble_llm
     from lgym.models.registry import DEFAULT
 
-    whole = wrap(tiny.causal_lm(), tiny.tokenizer(), LLMConfig(model="tiny", lora=None), DEFAULT)
+    whole = assemble_llm(tiny.causal_lm(), tiny.tokenizer(), LLMConfig(model="tiny", lora=None), DEFAULT)
     assert all(p.requires_grad for p in whole.parameters())
     with pytest.raises(ValueError, match="needs adapters"), whole.reference():
         pass

@@ -12,7 +12,7 @@ from helpers import tiny
 from lgym.batch import Context
 from lgym.functional import token_logprobs
 from lgym.models import LLMConfig
-from lgym.models.build import wrap
+from lgym.models.build import assemble_llm
 from lgym.models.registry import DEFAULT
 from lgym.policies import CandidatePolicy
 
@@ -126,7 +126,7 @@ def test_gradient_checkpointing_changes_nothing():
     plain = tiny.llm(dtype=torch.float64)
     config = LLMConfig(model="tiny", gradient_checkpointing=True, value_hidden_size=16)
     config.lora.r = 4
-    saving = wrap(tiny.causal_lm(torch.float64), tiny.tokenizer(), config, DEFAULT)
+    saving = assemble_llm(tiny.causal_lm(torch.float64), tiny.tokenizer(), config, DEFAULT)
     saving.load_state_dict(plain.state_dict())
     saving.double().train()
     a, b = policy_for(plain)(MIXED)[0], policy_for(saving)(MIXED)[0]
@@ -145,7 +145,7 @@ def test_other_architectures(template):
         config.intermediate_size = 64
     config.attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
-    llm = wrap(model, tiny.tokenizer(), LLMConfig(model=template, value_hidden_size=8), DEFAULT)
+    llm = assemble_llm(model, tiny.tokenizer(), LLMConfig(model=template, value_hidden_size=8), DEFAULT)
     logprobs, _ = policy_for(llm)(MIXED)
     for row, expected in zip(logprobs, by_full_forwards(llm, MIXED, "sum"), strict=True):
         torch.testing.assert_close(row[: len(expected)], expected, rtol=1e-4, atol=1e-4)
@@ -186,7 +186,7 @@ def conversations(turns: int) -> list[list[Context]]:
 def test_conversations_go_on_from_what_was_kept(llm, normalisation, tokens_per_forward):
     """As if every prompt were run whole; the candidates that were not taken leave no trace."""
     policy = policy_for(llm, normalisation=normalisation, tokens_per_forward=tokens_per_forward)
-    with llm.fixed():
+    with llm.frozen_weights():
         for now in conversations(4):
             distinct = list(dict.fromkeys(now))
             logprobs, values = policy.evaluate(distinct, going_on=now)
@@ -202,7 +202,7 @@ def test_a_turn_costs_its_new_tokens(llm, monkeypatch):
     go_on, passes = policy._go_on, []
     monkeypatch.setattr(policy, "_go_on", lambda contexts: passes.append(len(contexts)) or go_on(contexts))
     still = context("nobody", "a", "b")
-    with llm.fixed():
+    with llm.frozen_weights():
         policy.evaluate([*dict.fromkeys(opening), still], going_on=[*opening, still])
         for before, now in zip([opening, *later], later, strict=False):
             fresh = [c for c in dict.fromkeys(now) if c is not MIXED[0]]
@@ -230,8 +230,8 @@ def branches(asked: Context) -> int:
 def test_nothing_is_kept_where_nothing_goes_on(llm):
     """Nor while the weights may change."""
     policy = policy_for(llm)
-    with llm.fixed():
+    with llm.frozen_weights():
         policy.evaluate(MIXED)
-        assert llm.pasts == []
+        assert llm.kv_caches == []
     policy.evaluate(MIXED, going_on=MIXED)
-    assert llm.pasts == []
+    assert llm.kv_caches == []

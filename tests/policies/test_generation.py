@@ -131,9 +131,9 @@ def test_bad_settings_are_refused(settings, message):
 def test_what_nothing_goes_on_from_is_not_kept():
     """Keys and values of thousands of replies are gigabytes."""
     acting = policy()
-    with acting.llm.fixed():
+    with acting.llm.frozen_weights():
         kept, _ = acting.reply(CONTEXTS, 0)
-        assert sum(past.count for past in acting.llm.pasts) == len(set(kept))
+        assert sum(kv_cache.num_rows for kv_cache in acting.llm.kv_caches) == len(set(kept))
         forgotten, _ = acting.reply(CONTEXTS, 0, going_on=False)
-        assert acting.llm.pasts == []
+        assert acting.llm.kv_caches == []
     assert forgotten == kept

@@ -71,7 +71,7 @@ def test_training_computes_what_was_recorded(contexts, settings):
         assert own[:count].tolist() == pytest.approx(reply.logprobs[:count], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["rows", "whole"])
+@pytest.mark.parametrize("layout", ["prefix_cache", "padded"])
 def test_models_that_keep_no_past_choose_alike(layout):
     acting = policy()
     expected = replies_of(acting, LONG, seed=None)[1]

@@ -52,7 +52,7 @@ def plain_token_logprobs(
         return logprobs[owners, tokens], -torch.linalg.vecdot(known.exp(), known)
 
 
-def fused_log_normalisers(hidden: Tensor, weight: Tensor) -> Tensor:
+def fused_log_normalizers(hidden: Tensor, weight: Tensor) -> Tensor:
     """[K] logs of the softmax's denominators over the vocabulary, of [K, H] hidden states behind a frozen head [V, H]; at
     least fp32.
 

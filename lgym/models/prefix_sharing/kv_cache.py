@@ -19,25 +19,25 @@ from torch import Tensor, nn
 
 from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.packing import PackedRows, Path, common_prefix_length, passes
-from lgym.models.tree_attention import Tree
+from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, split_micro_batches
+from lgym.models.prefix_sharing.tree_attention import Tree
 
 States = dict[nn.Module, tuple[Tensor, Tensor]]
 """Keys and values by attention layer."""
 
 
 @dataclass
-class Past:
+class KVCache:
     """Keys and values of S sequences."""
 
-    prefix_ids: Path
-    rows: list[Path]  # the tokens behind the prefix
+    prefix_ids: TokenIds
+    rows: list[TokenIds]  # the tokens behind the prefix
     lengths: Tensor  # [S] int64, their numbers
     prefix: States = field(default_factory=dict)
     own: States = field(default_factory=dict)
 
     @property
-    def count(self) -> int:
+    def num_rows(self) -> int:
         """S, the number of rows."""
         return len(self.rows)
 
@@ -46,15 +46,15 @@ class Past:
         """Tokens of the longest row."""
         return max(map(len, self.rows), default=0)
 
-    def select(self, rows: Sequence[int], room: int) -> Past:
+    def select(self, rows: Sequence[int], room: int) -> KVCache:
         """A copy of these rows, which may repeat, with `room` more places behind the longest."""
         index = torch.tensor(rows, device=self.lengths.device)
         chosen = [self.rows[row] for row in rows]
         width = max(map(len, chosen))
         own: States = {m: (_chosen(k, index, width, room), _chosen(v, index, width, room)) for m, (k, v) in self.own.items()}
-        return Past(self.prefix_ids, chosen, self.lengths[index], self.prefix, own)
+        return KVCache(self.prefix_ids, chosen, self.lengths[index], self.prefix, own)
 
-    def shortened(self, length: int) -> Past:
+    def shortened(self, length: int) -> KVCache:
         """The same with a prefix of at most `length` tokens; the rest of it is in every row."""
         if length >= len(self.prefix_ids):
             return self
@@ -68,9 +68,9 @@ class Past:
             m: (moved(self.prefix[m][0], keys), moved(self.prefix[m][1], values)) for m, (keys, values) in self.own.items()
         }
         prefix: States = {m: (keys[:, :length], values[:, :length]) for m, (keys, values) in self.prefix.items()}
-        return Past(self.prefix_ids[:length], [tail + row for row in self.rows], self.lengths + len(tail), prefix, own)
+        return KVCache(self.prefix_ids[:length], [tail + row for row in self.rows], self.lengths + len(tail), prefix, own)
 
-    def extend(self, llm: ValueHeadLLM, rows: Sequence[int], tails: Sequence[Path]) -> Tensor:
+    def extend(self, llm: ValueHeadLLM, rows: Sequence[int], tails: Sequence[TokenIds]) -> Tensor:
         """Adds one or more tokens to each of the rows, which have room for them; [tokens, H] hidden states, row by row."""
         device = self.lengths.device
         tokens = torch.tensor([token for tail in tails for token in tail], device=device)
@@ -96,18 +96,18 @@ def _chosen(states: Tensor, index: Tensor, width: int, room: int) -> Tensor:
     return chosen
 
 
-def join(pasts: Sequence[Past]) -> Past:
-    """The rows of several pasts in one, behind the prefix that all have in common."""
-    if len(pasts) == 1:
-        return pasts[0]
-    common = common_prefix_length([past.prefix_ids for past in pasts])
-    pasts = [past.shortened(common) for past in pasts]
+def join(kv_caches: Sequence[KVCache]) -> KVCache:
+    """The rows of several kv_caches in one, behind the prefix that all have in common."""
+    if len(kv_caches) == 1:
+        return kv_caches[0]
+    common = common_prefix_length([kv_cache.prefix_ids for kv_cache in kv_caches])
+    kv_caches = [kv_cache.shortened(common) for kv_cache in kv_caches]
     own: States = {}
-    for module in pasts[0].own:
-        keys, values = zip(*(past.own[module] for past in pasts), strict=True)
+    for module in kv_caches[0].own:
+        keys, values = zip(*(kv_cache.own[module] for kv_cache in kv_caches), strict=True)
         own[module] = _stacked(keys), _stacked(values)
-    rows = [row for past in pasts for row in past.rows]
-    return Past(pasts[0].prefix_ids, rows, torch.cat([past.lengths for past in pasts]), pasts[0].prefix, own)
+    rows = [row for kv_cache in kv_caches for row in kv_cache.rows]
+    return KVCache(kv_caches[0].prefix_ids, rows, torch.cat([kv_cache.lengths for kv_cache in kv_caches]), kv_caches[0].prefix, own)
 
 
 def _stacked(parts: Iterable[Tensor]) -> Tensor:
@@ -118,9 +118,9 @@ def _stacked(parts: Iterable[Tensor]) -> Tensor:
 
 @dataclass
 class Step:
-    """A layout where tokens go on from the rows of a past, one or more in each."""
+    """A layout where tokens go on from the rows of a kv_cache, one or more in each."""
 
-    past: Past
+    kv_cache: KVCache
     rows: Tensor  # [R] int64, the rows that go on
     width: int  # places of the longest row, these tokens included
     owners: Tensor  # [n] int64, the row of each token
@@ -129,22 +129,22 @@ class Step:
     unseen: Tensor  # [R, 1, M, width] bool, the places that lie behind each query
 
     @staticmethod
-    def of(past: Past, rows: Tensor, counts: Tensor | None, width: int) -> Step:
+    def of(kv_cache: KVCache, rows: Tensor, counts: Tensor | None, width: int) -> Step:
         """One more token in each of the rows, or `counts`."""
-        lengths = past.lengths[rows]
+        lengths = kv_cache.lengths[rows]
         places = torch.arange(width, device=rows.device)
         if counts is None:
-            return Step(past, rows, width, rows, lengths, None, (places > lengths[:, None])[:, None, None])
+            return Step(kv_cache, rows, width, rows, lengths, None, (places > lengths[:, None])[:, None, None])
         most = int(counts.max())
         steps = torch.arange(most, device=rows.device)
         real = steps < counts[:, None]  # [R, M]
         positions = lengths[:, None] + steps
         slots = real.flatten().nonzero().squeeze(1)
         owners = rows.repeat_interleave(counts)
-        return Step(past, rows, width, owners, positions[real], slots, (places > positions[..., None])[:, None])
+        return Step(kv_cache, rows, width, owners, positions[real], slots, (places > positions[..., None])[:, None])
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
-        keys, values = self.past.own[module]
+        keys, values = self.kv_cache.own[module]
         keys[self.owners, :, self.positions] = k
         values[self.owners, :, self.positions] = v
         every = len(self.rows) == len(keys)
@@ -152,9 +152,9 @@ class Step:
         q = self._queries(q, k.shape[1])  # [R, kv_heads, group, M, d]
         scores = (q.flatten(2, 3) @ keys.transpose(-1, -2) * scale).unflatten(2, q.shape[2:4])
         scores = _cap(scores, softcap).masked_fill(self.unseen[:, :, None], -torch.inf)  # [R, kv_heads, group, M, width]
-        if not self.past.prefix_ids:
+        if not self.kv_cache.prefix_ids:
             return self._collected((scores.softmax(-1).flatten(2, 3) @ values).view_as(q))
-        prefix_keys, prefix_values = self.past.prefix[module]  # [kv_heads, P, d]
+        prefix_keys, prefix_values = self.kv_cache.prefix[module]  # [kv_heads, P, d]
         before = _cap(torch.einsum("rhgmd,hpd->rhgmp", q, prefix_keys) * scale, softcap)
         weights = torch.cat([before, scores], dim=-1).softmax(-1)
         of_prefix, of_own = weights.split([prefix_keys.shape[1], self.width], dim=-1)
@@ -178,49 +178,49 @@ def _cap(scores: Tensor, softcap: float | None) -> Tensor:
     return scores if softcap is None else torch.tanh(scores / softcap) * softcap
 
 
-def past_of(
-    llm: ValueHeadLLM, prompts: Sequence[Path], known: Sequence[Past], *, room: int, row_length: int
-) -> tuple[Past, Tensor]:
-    """The past of every prompt, and [S, H] hidden states at their ends; what is known of a prompt is not computed again.
+def prefill(
+    llm: ValueHeadLLM, prompts: Sequence[TokenIds], known: Sequence[KVCache], *, free_slots: int, row_length: int
+) -> tuple[KVCache, Tensor]:
+    """The kv_cache of every prompt, and [S, H] hidden states at their ends; what is known of a prompt is not computed again.
 
     Args:
         llm: whose keys and values they are; its layout is `tree`.
         prompts: token ids, at least one each.
-        known: pasts that the prompts may go on from.
-        room: places to keep free behind the longest.
+        known: kv_caches that the prompts may go on from.
+        free_slots: places to keep free behind the longest.
         row_length: places of a packed row while new prompts are run.
     """
     found = _known(prompts, known)
     fresh = [i for i in range(len(prompts)) if i not in found]
-    parts: list[Past] = []
+    parts: list[KVCache] = []
     order: list[int] = []
     hidden: list[Tensor] = []
-    for number, past in enumerate(known):
+    for number, kv_cache in enumerate(known):
         mine = [i for i, (which, _) in found.items() if which == number]
         if not mine:
             continue
-        tails = [prompts[i][len(past.prefix_ids) + len(past.rows[found[i][1]]) :] for i in mine]
-        part = past.select([found[i][1] for i in mine], room + max(map(len, tails)))
+        tails = [prompts[i][len(kv_cache.prefix_ids) + len(kv_cache.rows[found[i][1]]) :] for i in mine]
+        part = kv_cache.select([found[i][1] for i in mine], free_slots + max(map(len, tails)))
         states = part.extend(llm, range(len(mine)), tails)
         ends = torch.tensor([len(tail) for tail in tails], device=llm.device).cumsum(0) - 1
         parts, order = [*parts, part], order + mine
         hidden.append(states[ends])
     if fresh:
-        for some in passes([prompts[i] for i in fresh], tokens_per_forward(llm.device)):
-            part, states = _run(llm, [prompts[fresh[n]] for n in some], room, row_length)
+        for some in split_micro_batches([prompts[i] for i in fresh], tokens_per_forward(llm.device)):
+            part, states = _run(llm, [prompts[fresh[n]] for n in some], free_slots, row_length)
             parts, order = [*parts, part], order + [fresh[n] for n in some]
             hidden.append(states)
-    past = join(parts)
+    kv_cache = join(parts)
     if order == sorted(order) and len(parts) == 1:
-        return past, hidden[0]
+        return kv_cache, hidden[0]
     parts.clear()  # `join` has copied them, and `select` copies once more
     back = sorted(range(len(order)), key=order.__getitem__)
-    return past.select(back, room), torch.cat(hidden)[torch.tensor(back, device=llm.device)]
+    return kv_cache.select(back, free_slots), torch.cat(hidden)[torch.tensor(back, device=llm.device)]
 
 
-def _known(prompts: Sequence[Path], known: Sequence[Past]) -> dict[int, tuple[int, int]]:
-    """By prompt: the past and the row that it goes on from, the longest, with at least one token of the prompt left."""
-    rows = {past.prefix_ids + row: (p, r) for p, past in enumerate(known) for r, row in enumerate(past.rows)}
+def _known(prompts: Sequence[TokenIds], known: Sequence[KVCache]) -> dict[int, tuple[int, int]]:
+    """By prompt: the kv_cache and the row that it goes on from, the longest, with at least one token of the prompt left."""
+    rows = {kv_cache.prefix_ids + row: (p, r) for p, kv_cache in enumerate(known) for r, row in enumerate(kv_cache.rows)}
     lengths = sorted({len(ids) for ids in rows}, reverse=True)
     found = {}
     for i, prompt in enumerate(prompts):
@@ -231,20 +231,20 @@ def _known(prompts: Sequence[Path], known: Sequence[Past]) -> dict[int, tuple[in
     return found
 
 
-def known_lengths(prompts: Sequence[Path], known: Sequence[Past]) -> list[int]:
+def cached_prefix_lengths(prompts: Sequence[TokenIds], known: Sequence[KVCache]) -> list[int]:
     """Tokens of each prompt that are in the longest row that it goes on from; 0 where there is none."""
     found = _known(prompts, known)
     rows = [found.get(i) for i in range(len(prompts))]
     return [0 if row is None else len(known[row[0]].prefix_ids) + len(known[row[0]].rows[row[1]]) for row in rows]
 
 
-def remaining(pasts: Sequence[Past], wanted: Collection[Path]) -> list[Past]:
+def evict_unused(kv_caches: Sequence[KVCache], wanted: Collection[TokenIds]) -> list[KVCache]:
     """Of these, the rows whose tokens, with the prefix, are wanted."""
     left = []
-    for past in pasts:
-        rows = [r for r, row in enumerate(past.rows) if past.prefix_ids + row in wanted]
+    for kv_cache in kv_caches:
+        rows = [r for r, row in enumerate(kv_cache.rows) if kv_cache.prefix_ids + row in wanted]
         if rows:
-            left.append(past if len(rows) == past.count else past.select(rows, 0))
+            left.append(kv_cache if len(rows) == kv_cache.num_rows else kv_cache.select(rows, 0))
     return left
 
 
@@ -260,8 +260,8 @@ class _Recording:
         return self.tree.attend(module, q, k, v, scale, softcap)
 
 
-def _run(llm: ValueHeadLLM, prompts: Sequence[Path], room: int, row_length: int) -> tuple[Past, Tensor]:
-    """Runs the distinct prompts: the past of each prompt, and [S, H] hidden states at their ends."""
+def _run(llm: ValueHeadLLM, prompts: Sequence[TokenIds], room: int, row_length: int) -> tuple[KVCache, Tensor]:
+    """Runs the distinct prompts: the kv_cache of each prompt, and [S, H] hidden states at their ends."""
     distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     owners = torch.tensor([distinct[prompt] for prompt in prompts], device=llm.device)
     recordings: list[_Recording] = []
@@ -270,25 +270,25 @@ def _run(llm: ValueHeadLLM, prompts: Sequence[Path], room: int, row_length: int)
         recordings.append(_Recording(tree))
         return recordings[-1]
 
-    prefix, packed = llm.share_out(list(distinct), [len(prompt) for prompt in distinct], row_length=row_length)
+    prefix, packed = llm.pack_sequences(list(distinct), [len(prompt) for prompt in distinct], row_length=row_length)
     hidden = llm.run_tree(prefix, packed, recorded)
     (recording,) = recordings
-    ends = torch.tensor([places[-1] for places in packed.places], device=llm.device)
+    ends = torch.tensor([places[-1] for places in packed.token_index], device=llm.device)
     rows = [prompt[len(prefix) :] for prompt in prompts]
     return _laid_out(recording, packed, prefix, rows, owners, room), hidden[ends[owners]]
 
 
-def _laid_out(recording: _Recording, packed: PackedRows, prefix: Path, rows: list[Path], owners: Tensor, room: int) -> Past:
+def _laid_out(recording: _Recording, packed: PackedRows, prefix: TokenIds, rows: list[TokenIds], owners: Tensor, room: int) -> KVCache:
     """What a tree has computed as rows."""
-    index = torch.zeros(len(packed.places), max(map(len, packed.places)), dtype=torch.int64)
-    for number, places in enumerate(packed.places):
+    index = torch.zeros(len(packed.token_index), max(map(len, packed.token_index)), dtype=torch.int64)
+    for number, places in enumerate(packed.token_index):
         index[number, : len(places)] = torch.tensor(places)
     index = index.to(owners.device)[owners] + len(prefix)  # [S, longest rest]
-    past = Past(prefix, rows, torch.tensor([len(row) for row in rows], device=owners.device))
+    kv_cache = KVCache(prefix, rows, torch.tensor([len(row) for row in rows], device=owners.device))
     for module, (keys, values) in recording.seen.items():
-        past.prefix[module] = tuple(s[: len(prefix)].transpose(0, 1).contiguous() for s in (keys, values))  # type: ignore[assignment]
-        past.own[module] = _with_room(keys[index].transpose(1, 2), room), _with_room(values[index].transpose(1, 2), room)
-    return past
+        kv_cache.prefix[module] = tuple(s[: len(prefix)].transpose(0, 1).contiguous() for s in (keys, values))  # type: ignore[assignment]
+        kv_cache.own[module] = _with_room(keys[index].transpose(1, 2), room), _with_room(values[index].transpose(1, 2), room)
+    return kv_cache
 
 
 def _with_room(states: Tensor, room: int) -> Tensor:

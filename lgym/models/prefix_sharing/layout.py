@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.tree_attention import restore_attention, use_tree_attention
+from lgym.models.prefix_sharing.tree_attention import restore_attention, use_tree_attention
 
 PROBE_PROMPT = 6
 PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
@@ -23,7 +23,7 @@ LARGEST_LAYOUT_GAP, ACCELERATOR_GAP = 1e-3, 0.05
 
 
 @torch.no_grad()
-def settle_layout(llm: ValueHeadLLM) -> None:
+def select_layout(llm: ValueHeadLLM) -> None:
     """Takes the first layout that gives what the model's own forward pass gives, on a few tokens. The last, every
     sequence whole, is for models without a cache, with masks of their own, or which count positions themselves, and
     it says so.
@@ -41,10 +41,10 @@ def settle_layout(llm: ValueHeadLLM) -> None:
             if _layout_gap(llm, own) <= limit:
                 return
         restore_attention(llm.causal_lm)
-        llm.layout = "rows"
+        llm.layout = "prefix_cache"
         if _layout_gap(llm, own) <= limit:
             return
-    llm.layout = "whole"
+    llm.layout = "padded"
     gap = _layout_gap(llm, own)
     kind = llm.causal_lm.config.model_type
     if gap > limit:
@@ -79,5 +79,5 @@ def _layout_gap(llm: ValueHeadLLM, own: list[Tensor]) -> float:
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
         return float("inf")
     targets = torch.arange(20, device=llm.device).expand(len(states), -1)
-    ours = llm.chosen_logits(states, targets) - llm.log_normalisers(states)[:, None]
+    ours = llm.chosen_logits(states, targets) - llm.log_normalizers(states)[:, None]
     return max(float((ours[rows] - theirs).abs().max()) for rows, theirs in zip(index, own, strict=True))

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from helpers import tiny
-from lgym.models import LoraSettings, adopt, load_model_and_tokenizer
+from lgym.models import LoraSettings, load_model_and_tokenizer, wrap_pretrained
 
 PROMPT = (3, 4, 5, 6, 7, 8)
 
@@ -46,14 +46,14 @@ def trained(llm):
 def test_a_plain_model_gets_adapters():
     model = tiny.causal_lm()
     expected = model(input_ids=torch.tensor([PROMPT])).logits[0, -1]
-    llm = adopt(model, tiny.tokenizer(), LoraSettings(r=4))
+    llm = wrap_pretrained(model, tiny.tokenizer(), LoraSettings(r=4))
     torch.testing.assert_close(logits(llm), expected, atol=1e-5, rtol=1e-5)
     assert trained(llm)
     assert all("lora_" in name for name in trained(llm))
 
 
 def test_every_weight_is_trained_where_there_are_no_adapters():
-    llm = adopt(tiny.causal_lm(), tiny.tokenizer(), None)
+    llm = wrap_pretrained(tiny.causal_lm(), tiny.tokenizer(), None)
     assert trained(llm) == {name for name, _ in tiny.causal_lm().named_parameters()}
 
 
@@ -63,7 +63,7 @@ def test_adapters_that_are_there_are_trained_on(headed):
     model = adapted().eval()
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     expected = model(input_ids=torch.tensor([PROMPT])).logits[0, -1]
-    llm = adopt(WithValueHead(model) if headed else model, tiny.tokenizer(), LoraSettings(r=8)).train()
+    llm = wrap_pretrained(WithValueHead(model) if headed else model, tiny.tokenizer(), LoraSettings(r=8)).train()
     torch.testing.assert_close(logits(llm), expected, atol=1e-5, rtol=1e-5)
     assert trained(llm) == names
     with llm.reference():
@@ -71,7 +71,7 @@ def test_adapters_that_are_there_are_trained_on(headed):
 
 
 def test_adapters_in_bf16_are_trained_in_fp32():
-    llm = adopt(adapted().to(torch.bfloat16), tiny.tokenizer(), LoraSettings())
+    llm = wrap_pretrained(adapted().to(torch.bfloat16), tiny.tokenizer(), LoraSettings())
     assert {p.dtype for p in llm.parameters() if p.requires_grad} == {torch.float32}
 
 
@@ -79,14 +79,14 @@ def test_the_model_stays_one_of_transformers():
     """It generates as before, and saves its adapters as a plain peft folder."""
     model, ids = tiny.causal_lm(), torch.tensor([PROMPT])
     before = model.generate(ids, do_sample=False, max_new_tokens=5)
-    llm = adopt(model, tiny.tokenizer(), LoraSettings(r=4))
+    llm = wrap_pretrained(model, tiny.tokenizer(), LoraSettings(r=4))
     assert torch.equal(llm.model.generate(input_ids=ids, do_sample=False, max_new_tokens=5), before)
 
 
 def test_the_saved_adapters_load_into_peft(tmp_path):
     from peft import PeftModel
 
-    llm = adopt(adapted(), tiny.tokenizer(), LoraSettings())
+    llm = wrap_pretrained(adapted(), tiny.tokenizer(), LoraSettings())
     llm.model.save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(tiny.causal_lm(), tmp_path)
     got = loaded(input_ids=torch.tensor([PROMPT])).logits[0, -1]
@@ -96,24 +96,24 @@ def test_the_saved_adapters_load_into_peft(tmp_path):
 def test_frozen_adapters_are_refused():
     model = adapted(inference_mode=True)
     with pytest.raises(ValueError, match="is_trainable=True"):
-        adopt(model, tiny.tokenizer(), LoraSettings())
+        wrap_pretrained(model, tiny.tokenizer(), LoraSettings())
 
 
 def test_coarse_weights_are_not_trained():
     with pytest.raises(ValueError, match=r"in torch.bfloat16, where small steps are lost. Load it with dtype=torch.float32"):
-        adopt(tiny.causal_lm(torch.bfloat16), tiny.tokenizer(), None)
+        wrap_pretrained(tiny.causal_lm(torch.bfloat16), tiny.tokenizer(), None)
 
 
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="all weights .* are frozen"):
-        adopt(tiny.causal_lm().requires_grad_(False), tiny.tokenizer(), None)
+        wrap_pretrained(tiny.causal_lm().requires_grad_(False), tiny.tokenizer(), None)
 
 
 def test_what_is_no_causal_model_is_refused():
     with pytest.raises(ValueError, match="Linear is no causal model"):
-        adopt(nn.Linear(2, 2), tiny.tokenizer(), LoraSettings())
+        wrap_pretrained(nn.Linear(2, 2), tiny.tokenizer(), LoraSettings())
     with pytest.raises(ValueError, match="without its tokenizer"):
-        adopt(tiny.causal_lm(), None, LoraSettings())
+        wrap_pretrained(tiny.causal_lm(), None, LoraSettings())
 
 
 def test_adapters_start_from_their_seed():
@@ -121,7 +121,7 @@ def test_adapters_start_from_their_seed():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    states = [adopt(tiny.causal_lm(), tiny.tokenizer(), LoraSettings(r=4), seed=s).state_dict() for s in (1, 1, 2)]
+    states = [wrap_pretrained(tiny.causal_lm(), tiny.tokenizer(), LoraSettings(r=4), seed=s).state_dict() for s in (1, 1, 2)]
     assert torch.equal(torch.rand(1), expected)
     name = next(name for name in states[0] if "lora_A" in name)
     assert torch.equal(states[0][name], states[1][name])
@@ -132,16 +132,16 @@ def test_a_name_gives_model_and_tokenizer(model_folder):
     model, tokenizer = load_model_and_tokenizer(str(model_folder))
     assert model.dtype == torch.float32  # not in the registry
     assert tokenizer.chat_template == tiny.TEMPLATE
-    llm = adopt(model, tokenizer, LoraSettings(r=4))
+    llm = wrap_pretrained(model, tokenizer, LoraSettings(r=4))
     assert llm.name == str(model_folder)
     assert load_model_and_tokenizer(str(model_folder), dtype=torch.bfloat16)[0].dtype == torch.bfloat16
 
 
 def test_weights_stay_fixed_within_another_fixed():
-    """What is read in one stays known in the next; past the outer one nothing does."""
-    llm = adopt(tiny.causal_lm(), tiny.tokenizer(), LoraSettings(r=4))
-    with llm.fixed():
-        with llm.fixed():
-            llm.keep([object()])
-        assert len(llm.pasts) == 1
-    assert llm.pasts == []
+    """What is read in one stays known in the next; kv_cache the outer one nothing does."""
+    llm = wrap_pretrained(tiny.causal_lm(), tiny.tokenizer(), LoraSettings(r=4))
+    with llm.frozen_weights():
+        with llm.frozen_weights():
+            llm.store_kv([object()])
+        assert len(llm.kv_caches) == 1
+    assert llm.kv_caches == []

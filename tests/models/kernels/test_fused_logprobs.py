@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lgym.models import fused_logprobs
-from lgym.models.fused_logprobs import fused_log_normalisers, fused_token_logprobs
+from lgym.models.kernels import fused_logprobs
+from lgym.models.kernels.fused_logprobs import fused_log_normalizers, fused_token_logprobs
 
 
 def inputs(dtype=torch.float64, states=7, tokens=20):
@@ -56,10 +56,10 @@ def test_normalisers_have_the_plain_values_and_gradients(monkeypatch, at_once):
     """Scores of candidates kept logits as wide as the vocabulary for every state."""
     monkeypatch.setattr(fused_logprobs, "STATES_AT_ONCE", at_once)
     hidden, weight, *_ = inputs()
-    ours, expected = fused_log_normalisers(hidden, weight), (hidden @ weight.T).logsumexp(-1)
+    ours, expected = fused_log_normalizers(hidden, weight), (hidden @ weight.T).logsumexp(-1)
     torch.testing.assert_close(ours, expected)
     assert [tensor.shape for tensor in ours.grad_fn.saved_tensors] == [(7, 16)]
     weights = torch.linspace(-1, 1, 7, dtype=torch.float64)
     torch.testing.assert_close(*(torch.autograd.grad((found * weights).sum(), hidden)[0] for found in (ours, expected)))
     with torch.no_grad():
-        torch.testing.assert_close(fused_log_normalisers(hidden, weight), expected)
+        torch.testing.assert_close(fused_log_normalizers(hidden, weight), expected)

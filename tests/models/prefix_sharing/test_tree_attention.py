@@ -8,9 +8,9 @@ import transformers
 
 from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings
-from lgym.models.build import wrap
+from lgym.models.build import assemble_llm
+from lgym.models.prefix_sharing.buckets import _attend_fused, _attend_written_out, make_attn_bias
 from lgym.models.registry import DEFAULT
-from lgym.models.tiles import _attend_fused, _attend_written_out, added_to_scores
 
 SEQUENCES = [(1, 2, 3, 4, 5, 6, 7, 20, 21), (1, 2, 3, 4, 5, 6, 7, 20, 22, 23), (1, 2, 3, 4, 5, 6, 30), (1, 2, 3, 4, 5, 9)]
 PROMPTS = [8, 8, 7, 6]
@@ -20,11 +20,11 @@ FAMILIES = {
     "qwen3": (transformers.Qwen3Config, {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64}, "tree"),
     "gpt_neox": (transformers.GPTNeoXConfig, {"intermediate_size": 64}, "tree"),
     "gpt2": (transformers.GPT2Config, {}, "tree"),
-    "stablelm": (transformers.StableLmConfig, {"num_key_value_heads": 4, "intermediate_size": 64}, "rows"),
+    "stablelm": (transformers.StableLmConfig, {"num_key_value_heads": 4, "intermediate_size": 64}, "prefix_cache"),
     "gpt_oss": (
         transformers.GptOssConfig,
         {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1},
-        "rows",
+        "prefix_cache",
     ),
 }
 
@@ -40,7 +40,7 @@ def model_of(family):
 
 def wrapped(model):
     settings = LLMConfig(model="tiny", lora=LoraSettings(r=2, target_modules="all-linear"))
-    return wrap(model, tiny.tokenizer(), settings, DEFAULT)
+    return assemble_llm(model, tiny.tokenizer(), settings, DEFAULT)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -69,9 +69,9 @@ def test_all_layouts_have_the_same_gradients(row_length):
     """A prefix without gradient, or with that of one row of several, or padding that leaks into keys, shows here."""
     llm = tiny.llm(dtype=torch.float64)
     assert llm.layout == "tree"
-    whole = gradients(llm, "whole", row_length)
+    whole = gradients(llm, "padded", row_length)
     assert max(float(g.abs().max()) for g in whole) > 1e-3
-    for layout in ("tree", "rows"):
+    for layout in ("tree", "prefix_cache"):
         for ours, plain in zip(gradients(llm, layout, row_length), whole, strict=True):
             torch.testing.assert_close(ours, plain, rtol=1e-3, atol=2e-5)  # transformers attends in fp32
 
@@ -81,10 +81,10 @@ def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
     """What GPUs run, on the CPU: outputs and gradients, grouped heads included."""
     q = torch.randn(kv_heads, 3, 4, 6 // kv_heads, 8, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(kv_heads, 3, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    sees = torch.rand(3, 1, 4, 7) < 0.6
-    sees[..., 0] = True
-    ours = _attend_written_out(q, k, v, added_to_scores(sees, 6, kv_heads, torch.float64), 0.3, None)
-    fused = _attend_fused(q, k, v, sees, 0.3)
+    attn_mask = torch.rand(3, 1, 4, 7) < 0.6
+    attn_mask[..., 0] = True
+    ours = _attend_written_out(q, k, v, make_attn_bias(attn_mask, 6, kv_heads, torch.float64), 0.3, None)
+    fused = _attend_fused(q, k, v, attn_mask, 0.3)
     torch.testing.assert_close(ours, fused)
     weights = torch.randn_like(ours)
     for mine, theirs in zip(

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lgym.models.build import load_pretrained, wrap
+from lgym.models.build import assemble_llm, load_pretrained
 from lgym.models.config import LLMConfig, LoraSettings
-from lgym.models.float32 import use_float32_adapters
-from lgym.models.fused_lora import fuse_lora
-from lgym.models.fused_norm import fuse_norms
+from lgym.models.kernels.float32 import use_float32_adapters
+from lgym.models.kernels.fused_lora import fuse_lora
+from lgym.models.kernels.fused_rms_norm import fuse_norms
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import find_entry
 
@@ -46,7 +46,7 @@ def load_model_and_tokenizer(
     return loaded if quantization is not None else nn.Module.to(loaded, device), tokenizer
 
 
-def adopt(
+def wrap_pretrained(
     model: Any,
     tokenizer: Any,
     lora: LoraSettings | None,
@@ -88,7 +88,7 @@ def adopt(
     config = LLMConfig(name, lora=None if adapted else lora, quantization=quantization)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return wrap(model, tokenizer, config, find_entry(name))
+        return assemble_llm(model, tokenizer, config, find_entry(name))
 
 
 def _prepare_adapters(model: Any) -> None:

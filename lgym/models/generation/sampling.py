@@ -14,7 +14,7 @@ BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """The distribution that tokens are drawn from: softmax(logits / temperature), cut off by top_k and top_p."""
 
     temperature: float = 1.0
@@ -30,10 +30,10 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Draw:
+class Sampler:
     """Tokens from distributions, one or more from each."""
 
-    sampling: Sampling
+    params: SamplingParams
     generator: torch.Generator | None
     """`None` takes the likeliest token each time."""
 
@@ -44,7 +44,7 @@ class Draw:
             logits: [R, V].
             owners: [n] int64, the row of the logits that each token is drawn from.
         """
-        probabilities = self.sampling.probabilities(logits)
+        probabilities = self.params.probabilities(logits)
         if self.generator is None:
             tokens = probabilities.argmax(-1)[owners]
         else:

@@ -21,8 +21,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lgym.models.packing import PackedRows
-from lgym.models.tiles import Tile, added_to_scores, attend_rows, tiles_of
+from lgym.models.prefix_sharing.buckets import Tile, attend_rows, make_attn_bias, tiles_of
+from lgym.models.prefix_sharing.packing import PackedRows
 
 PREFIX = "lgym_tree_over_"
 
@@ -43,7 +43,7 @@ class Layout(Protocol):
 
 @dataclass(frozen=True)
 class Tree(Layout):
-    """Where the N tokens behind a prefix of P lie, and what each sees."""
+    """Where the N tokens behind a prefix of P lie, and what each attn_mask."""
 
     prefix_length: int
     tiles: tuple[Tile, ...]
@@ -65,9 +65,9 @@ class Tree(Layout):
         ]
         if fresh:
             seen = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
-            added = added_to_scores(seen, heads, kv_heads, q.dtype)
+            attn_bias = make_attn_bias(seen, heads, kv_heads, q.dtype)
             q, k, v = (states[:prefix].transpose(0, 1).unsqueeze(1) for states in (q, k, v))
-            parts = [attend_rows(q, k, v, seen, added, scale, softcap).squeeze(1), *parts]
+            parts = [attend_rows(q, k, v, seen, attn_bias, scale, softcap).squeeze(1), *parts]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return out.transpose(0, 1).flatten(1, 2)
 

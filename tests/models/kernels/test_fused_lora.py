@@ -8,8 +8,8 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
 from torch import nn
 
-from lgym.models.float32 import use_float32_adapters
-from lgym.models.fused_lora import FusedLoraLinear, LoraMap, fuse_lora
+from lgym.models.kernels.float32 import use_float32_adapters
+from lgym.models.kernels.fused_lora import FusedLoraLinear, LoraMap, fuse_lora
 
 
 def adapted(*, dtype=torch.float64, bias=True, dropout=0.0, fused=True, **settings):

@@ -9,7 +9,7 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from helpers import tiny
-from lgym.models.fused_norm import FusedRMSNorm, RMSNormMap, fuse_norms
+from lgym.models.kernels.fused_rms_norm import FusedRMSNorm, RMSNormMap, fuse_norms
 
 
 def frozen(norm: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from helpers import tiny
-from lgym.models.decoding import write_replies
-from lgym.models.drawing import Sampling
-from models.test_tree_attention import FAMILIES, model_of, wrapped
+from lgym.models.generation.decoding import generate
+from lgym.models.generation.sampling import SamplingParams
+from models.prefix_sharing.test_tree_attention import FAMILIES, model_of, wrapped
 
 PROMPTS = [
     (1, 2, 3, 4, 5, 6, 7, 20, 21),
@@ -22,13 +22,13 @@ UNLIKE = [(9, 8, 7), (1, 2, 3, 4, 5, 6, 30), (50,)]
 def replies_of(llm, prompts, seed=0, stop_ids=(), **settings):
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     limit = settings.pop("max_new_tokens", 12)
-    others = {name: settings.pop(name) for name in ("fixed_shapes", "known", "rows_at_once") if name in settings}
-    written = write_replies(
+    others = {name: settings.pop(name) for name in ("static_shapes", "kv_caches", "max_num_seqs") if name in settings}
+    written = generate(
         llm,
         prompts,
         max_new_tokens=limit,
         stop_ids=stop_ids,
-        sampling=Sampling(**settings),
+        sampling_params=SamplingParams(**settings),
         generator=generator,
         **others,
     )
@@ -37,13 +37,13 @@ def replies_of(llm, prompts, seed=0, stop_ids=(), **settings):
 
 def each(written):
     """The reply to each prompt."""
-    return [written.replies[row] for row in written.rows]
+    return [written.responses[row] for row in written.response_index]
 
 
 def recomputed(llm, prompt, reply, **settings):
     """Log-probabilities of a reply's tokens by the transformers model alone, in one pass over prompt and reply."""
     logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[0, len(prompt) - 1 : -1]
-    return Sampling(**settings).probabilities(logits).log().gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
+    return SamplingParams(**settings).probabilities(logits).log().gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
@@ -57,7 +57,7 @@ def test_logprobs_are_those_of_one_full_forward(llm, prompts, settings):
         torch.testing.assert_close(torch.tensor(reply.logprobs), expected.float(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["tree", "rows", "whole"])
+@pytest.mark.parametrize("layout", ["tree", "prefix_cache", "padded"])
 def test_greedy_is_transformers_own(llm, layout):
     """Against `generate`, one prompt at a time."""
     llm.layout = layout
@@ -84,7 +84,7 @@ def test_every_family_writes_what_transformers_writes(family):
 
 def test_the_states_at_the_prompts_ends_come_along(llm):
     """What values are read from."""
-    ends = write_replies(llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling=Sampling(), generator=None).ends
+    ends = generate(llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling_params=SamplingParams(), generator=None).prompt_states
     for prompt, end in zip(PROMPTS, ends, strict=True):
         own = llm.causal_lm.base_model(input_ids=torch.tensor([prompt])).last_hidden_state[0, -1]
         torch.testing.assert_close(end, own, rtol=1e-5, atol=1e-6)
@@ -112,12 +112,12 @@ def test_fixed_shapes_write_the_same(llm, prompts):
     free = replies_of(llm, prompts, seed=None, max_new_tokens=40)
     stop_ids = [free[0].ids[3]]
     leaving = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids)
-    staying = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids, fixed_shapes=True)
+    staying = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids, static_shapes=True)
     assert any(reply.ended for reply in staying)
     for one, other in zip(leaving, staying, strict=True):
         assert (one.ids, one.ended) == (other.ids, other.ended)
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
-    for prompt, reply in zip(prompts, replies_of(llm, prompts, fixed_shapes=True), strict=True):
+    for prompt, reply in zip(prompts, replies_of(llm, prompts, static_shapes=True), strict=True):
         expected = recomputed(llm, prompt, reply).float()
         torch.testing.assert_close(torch.tensor(reply.logprobs), expected, rtol=1e-4, atol=1e-5)
 
@@ -125,34 +125,34 @@ def test_fixed_shapes_write_the_same(llm, prompts):
 def test_fixed_shapes_look_up_when_all_have_ended(llm):
     first = {reply.ids[0] for reply in replies_of(llm, PROMPTS, seed=None, max_new_tokens=1)}
     llm.tokens_computed = 0
-    replies = replies_of(llm, PROMPTS, seed=None, max_new_tokens=200, stop_ids=first, fixed_shapes=True)
+    replies = replies_of(llm, PROMPTS, seed=None, max_new_tokens=200, stop_ids=first, static_shapes=True)
     assert [len(reply.ids) for reply in replies] == [1] * 4
     assert llm.tokens_computed == 12 + 4 * 15  # the prompts, and no more than the steps before it looks
 
 
 def written(llm, prompts, known=(), **settings):
-    return write_replies(
-        llm, prompts, max_new_tokens=6, stop_ids=(), sampling=Sampling(), generator=None, known=known, **settings
+    return generate(
+        llm, prompts, max_new_tokens=6, stop_ids=(), sampling_params=SamplingParams(), generator=None, kv_caches=known, **settings
     )
 
 
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
 def test_a_conversation_goes_on_from_what_is_known(llm, prompts, fixed):
-    """Three turns, rests of unequal length: the same as without the past, for no more than the new tokens."""
+    """Three turns, rests of unequal length: the same as without the kv_cache, for no more than the new tokens."""
     known, turn = (), list(prompts)
     for number in range(3):
         llm.tokens_computed = 0
-        after = written(llm, turn, known, fixed_shapes=fixed)
+        after = written(llm, turn, known, static_shapes=fixed)
         computed = llm.tokens_computed
         anew = written(llm, turn)
         for one, other in zip(each(after), each(anew), strict=True):
             assert one.ids == other.ids
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
-        torch.testing.assert_close(after.ends, anew.ends, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(after.prompt_states, anew.prompt_states, rtol=1e-5, atol=1e-5)
         if number:
             assert computed == sum(1 + 1 + i + 5 for i in range(len(turn)))  # last token, rest, and 5 of the new reply
-        known = [after.past]
+        known = [after.kv_cache]
         turn = [p + r.ids + tuple(range(60, 61 + i)) for i, (p, r) in enumerate(zip(turn, each(after), strict=True))]
 
 
@@ -161,18 +161,18 @@ def test_known_and_new_conversations_meet_in_one_batch(llm):
     first = written(llm, PROMPTS)
     on = [p + r.ids + (77,) for p, r in zip(PROMPTS, each(first), strict=True)]
     turn = [(9, 8, 7), on[2], on[0], (1, 2, 3, 50), on[2] + (78,), (9, 8, 7)]
-    mixed = written(llm, turn, [first.past])
+    mixed = written(llm, turn, [first.kv_cache])
     for one, prompt in zip(each(mixed), turn, strict=True):
-        assert one.ids == written(llm, [prompt]).replies[0].ids
+        assert one.ids == written(llm, [prompt]).responses[0].ids
         assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
     again = [p + r.ids + (79,) for p, r in zip(turn, each(mixed), strict=True)]
-    for one, prompt in zip(each(written(llm, again, [mixed.past])), again, strict=True):
+    for one, prompt in zip(each(written(llm, again, [mixed.kv_cache])), again, strict=True):
         assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
 
 
 def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
     free = replies_of(llm, PROMPTS, seed=None)
-    with llm.fixed():
+    with llm.frozen_weights():
         replies_of(llm, PROMPTS, seed=None)
         llm.tokens_computed = 0
         assert replies_of(llm, PROMPTS[:1], seed=None)[0].ids == free[0].ids
@@ -192,32 +192,32 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
     assert replies_of(llm, [prompt] * 40) == replies_of(llm, [prompt] * 40)
 
 
-@pytest.mark.parametrize("rows_at_once", [256, 3, 2, 1])
-@pytest.mark.parametrize("layout", ["tree", "whole"])
-def test_equal_beginnings_are_computed_once(llm, layout, rows_at_once):
+@pytest.mark.parametrize("max_num_seqs", [256, 3, 2, 1])
+@pytest.mark.parametrize("layout", ["tree", "padded"])
+def test_equal_beginnings_are_computed_once(llm, layout, max_num_seqs):
     """200 replies of 3 tokens to 4 prompts, some rows at a time or all at once: every distinct beginning is one row, once,
-    and log-probabilities and pasts are those of each reply."""
+    and log-probabilities and kv_caches are those of each reply."""
     llm.layout = layout
     prompts = PROMPTS[:3] * 66 + UNLIKE[-1:] * 2
     llm.tokens_computed = 0
-    lot = write_replies(
+    lot = generate(
         llm,
         prompts,
         max_new_tokens=3,
         stop_ids=(),
-        sampling=Sampling(top_k=4),
+        sampling_params=SamplingParams(top_k=4),
         generator=torch.Generator().manual_seed(0),
-        rows_at_once=rows_at_once,
+        max_num_seqs=max_num_seqs,
     )
     said = {(prompt, reply.ids) for prompt, reply in zip(prompts, each(lot), strict=True)}
-    assert len(lot.replies) == len(said) > 60
+    assert len(lot.responses) == len(said) > 60
     if layout == "tree":
         beginnings = {(prompt, ids[:length]) for prompt, ids in said for length in (1, 2)}
         assert llm.tokens_computed == 7 + 4 + 1 + 1 + len(beginnings)  # 1 to 7; 20 to 23; 30; 50
-        assert lot.past is not None
-        for row, prompt in zip(lot.rows, prompts, strict=True):
-            assert lot.past.prefix_ids + lot.past.rows[row] == prompt + lot.replies[row].ids[:-1]
-            assert int(lot.past.lengths[row]) == len(prompt) + 2 - len(lot.past.prefix_ids)
+        assert lot.kv_cache is not None
+        for row, prompt in zip(lot.response_index, prompts, strict=True):
+            assert lot.kv_cache.prefix_ids + lot.kv_cache.rows[row] == prompt + lot.responses[row].ids[:-1]
+            assert int(lot.kv_cache.lengths[row]) == len(prompt) + 2 - len(lot.kv_cache.prefix_ids)
     for prompt, reply in list(zip(prompts, each(lot), strict=True))[-12:]:
         expected = recomputed(llm, prompt, reply, top_k=4).float()
         torch.testing.assert_close(torch.tensor(reply.logprobs), expected, rtol=1e-4, atol=1e-5)

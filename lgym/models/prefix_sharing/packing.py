@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Path = tuple[int, ...]
+TokenIds = tuple[int, ...]
 
 GROWTH = 12
 """How far a row grows for what it shares. A row of n places that computes s tokens again costs s / n of its tokens, and its
@@ -39,37 +39,37 @@ class PackedRows:
     """N tokens in R rows. Tokens are numbered row by row."""
 
     token_ids: Tensor  # [N] int64
-    depths: Tensor  # [N] int64, distance from the start of the sequence
+    positions: Tensor  # [N] int64, distance from the start of the sequence
     lengths: tuple[int, ...]  # tokens of each row
-    attends: tuple[np.ndarray, ...]  # per row of L tokens [L, L] bool, whether the token at place i sees that at place j
-    trunks: tuple[tuple[int, ...], ...]  # per row the tokens of earlier rows that it goes on from, by depth
-    trunk_seen: Tensor  # [N] int64, how many of its row's trunk each token sees
-    places: tuple[tuple[int, ...], ...]  # per sequence the number of each of its tokens
+    attn_masks: tuple[np.ndarray, ...]  # per row of L tokens [L, L] bool, whether the token at place i sees that at place j
+    row_prefixes: tuple[tuple[int, ...], ...]  # per row the tokens of earlier rows that it goes on from, by depth
+    row_prefix_lengths: Tensor  # [N] int64, how many of its row's trunk each token sees
+    token_index: tuple[tuple[int, ...], ...]  # per sequence the number of each of its tokens
 
     @property
-    def real_tokens(self) -> int:
+    def num_tokens(self) -> int:
         """N."""
         return sum(self.lengths)
 
     @property
-    def filled(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         """[R, L] bool: which places hold a token where every row has as many as the longest."""
         return torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
 
-    def padded(self, column: Tensor) -> Tensor:
+    def pad(self, column: Tensor) -> Tensor:
         """[R, L] of one number per token [N], 0 behind a row's end."""
-        return column.new_zeros(self.filled.shape).masked_scatter(self.filled, column)
+        return column.new_zeros(self.token_mask.shape).masked_scatter(self.token_mask, column)
 
-    def padded_attends(self) -> Tensor:
+    def padded_attn_mask(self) -> Tensor:
         """[R, L, L] bool of rows without trunks; a place without a token sees itself alone."""
         length = max(self.lengths)
         attends = torch.eye(length, dtype=torch.bool).repeat(len(self.lengths), 1, 1)
-        for row, own in zip(attends, self.attends, strict=True):
+        for row, own in zip(attends, self.attn_masks, strict=True):
             row[: len(own), : len(own)] = torch.from_numpy(own)
         return attends
 
 
-def common_prefix_length(sequences: Sequence[Path]) -> int:
+def common_prefix_length(sequences: Sequence[TokenIds]) -> int:
     """How many tokens all sequences begin with in common (0 for none at all)."""
     if not sequences:
         return 0
@@ -77,7 +77,7 @@ def common_prefix_length(sequences: Sequence[Path]) -> int:
     return shared_length(first, last)
 
 
-def shared_length(a: Path, b: Path) -> int:
+def shared_length(a: TokenIds, b: TokenIds) -> int:
     """How many tokens two sequences begin with in common."""
     shared = 0
     for x, y in zip(a, b, strict=False):
@@ -87,27 +87,27 @@ def shared_length(a: Path, b: Path) -> int:
     return shared
 
 
-def passes(
-    prompts: Sequence[Path], most_tokens: int, *, known: Sequence[int] = (), extra: Sequence[int] = ()
+def split_micro_batches(
+    prompts: Sequence[TokenIds], max_tokens: int, *, cached_lengths: Sequence[int] = (), extra_tokens: Sequence[int] = ()
 ) -> Iterator[list[int]]:
-    """The numbers of prompts that go into one pass together: of `most_tokens` distinct tokens behind what all share, or of
+    """The numbers of prompts that go into one pass together: of `max_tokens` distinct tokens behind what all share, or of
     one prompt. Neighbours in sorted order share the most, and are of like length.
 
     Args:
         prompts: token ids.
-        most_tokens: of a pass.
-        known: of how many tokens of each prompt keys and values are there already.
-        extra: tokens that go on from each prompt.
+        max_tokens: of a pass.
+        cached_lengths: of how many tokens of each prompt keys and values are there already.
+        extra_tokens: tokens that go on from each prompt.
     """
     common = common_prefix_length(prompts)
     part: list[int] = []
     count = 0
-    previous: Path = ()
+    previous: TokenIds = ()
     for i in sorted(range(len(prompts)), key=prompts.__getitem__):
-        there = max(common, known[i]) if known else common
-        behind = extra[i] if extra else 0
+        there = max(common, cached_lengths[i]) if cached_lengths else common
+        behind = extra_tokens[i] if extra_tokens else 0
         size = len(prompts[i]) - max(there, shared_length(previous, prompts[i])) + behind
-        if part and count + size > most_tokens:
+        if part and count + size > max_tokens:
             yield part
             part, count = [], 0
             size = len(prompts[i]) - there + behind
@@ -118,25 +118,25 @@ def passes(
         yield part
 
 
-def pack(sequences: Sequence[Path], *, row_length: int, share: bool = True, trunks: bool = True) -> PackedRows:
+def pack(sequences: Sequence[TokenIds], *, row_length: int, share_prefixes: bool = True, row_prefixes: bool = True) -> PackedRows:
     """Packs sequences of at least one token into rows of about `row_length` places.
 
     Sorted sequences lie beside those that they share most with, so one look back finds all there is to share. A sequence
     joins the last row as long as that has room for what is new of it: more room, the more it shares (`GROWTH`). Another
     row goes on from the tokens that are there already, as its trunk; where these are few (`RECOMPUTED`), or without
-    `trunks`, it computes them again. `share=False` packs every sequence whole into a row of its own: the plain
+    `row_prefixes`, it computes them again. `share_prefixes=False` packs every sequence whole into a row of its own: the plain
     computation, to compare with.
     """
     rows: list[_Row] = []
     placed: list[list[_Place]] = [[]] * len(sequences)
     longest = max(row_length, *map(len, sequences))
-    previous: Path = ()
+    previous: TokenIds = ()
     trail: list[_Place] = []
     for index in sorted(range(len(sequences)), key=sequences.__getitem__):
         path = sequences[index]
-        shared = shared_length(previous, path) if share and rows else 0
-        if not (share and rows and len(rows[-1].tokens) + len(path) - shared <= _room(row_length, shared, longest, trunks)):
-            kept = trunks and RECOMPUTED * shared > row_length
+        shared = shared_length(previous, path) if share_prefixes and rows else 0
+        if not (share_prefixes and rows and len(rows[-1].tokens) + len(path) - shared <= _room(row_length, shared, longest, row_prefixes)):
+            kept = row_prefixes and RECOMPUTED * shared > row_length
             shared = shared if kept else 0
             rows.append(_Row(trail[:shared]))
         trail = placed[index] = rows[-1].add(path, trail[:shared])
@@ -162,7 +162,7 @@ class _Row:
     depths: list[int] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)  # of the trunk
 
-    def add(self, path: Path, trail: list[_Place]) -> list[_Place]:
+    def add(self, path: TokenIds, trail: list[_Place]) -> list[_Place]:
         """Adds what follows the trail, which is in the row or its trunk; where each token of the path is."""
         trail = list(trail)
         for depth in range(len(trail), len(path)):
@@ -201,10 +201,10 @@ def _numbered(rows: list[_Row], placed: list[list[_Place]]) -> PackedRows:
 
     return PackedRows(
         token_ids=torch.tensor([token for row in rows for token in row.tokens]),
-        depths=torch.tensor([depth for row in rows for depth in row.depths]),
+        positions=torch.tensor([depth for row in rows for depth in row.depths]),
         lengths=tuple(len(row.tokens) for row in rows),
-        attends=tuple(row.attends() for row in rows),
-        trunks=tuple(numbers(row.trunk) for row in rows),
-        trunk_seen=torch.tensor([seen for row in rows for seen in row.seen]),
-        places=tuple(map(numbers, placed)),
+        attn_masks=tuple(row.attends() for row in rows),
+        row_prefixes=tuple(numbers(row.trunk) for row in rows),
+        row_prefix_lengths=torch.tensor([seen for row in rows for seen in row.seen]),
+        token_index=tuple(map(numbers, placed)),
     )

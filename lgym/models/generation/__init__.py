@@ -1,0 +1,1 @@
+"""Batched sampling of responses, token by token."""

@@ -1,0 +1,1 @@
+"""Fused autograd functions, and the precision of trainable parameters."""
