@@ -183,4 +183,4 @@ class CandidatePolicy(LLMPolicy):
         limit = self.tokens_per_forward or tokens_per_forward(self.llm.device)
         known = cached_prefix_lengths(token_ids, self.llm.kv_caches) if keep else ()
         extra = [len(build_token_trie(of_prompt)) for of_prompt in self.choice.sequences(prompts)]
-        return passes(token_ids, limit, known=known, extra=extra)
+        return split_micro_batches(token_ids, limit, cached_lengths=known, extra_tokens=extra)

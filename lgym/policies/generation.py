@@ -44,7 +44,7 @@ class GenerationPolicy(TextPolicy):
         texts: Sequence[Response],
         generator: torch.Generator | None,
     ) -> list[Response]:
-        return [texts[row] for row in output.rows]
+        return [texts[row] for row in output.response_index]
 
     def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
         prompts = [batch.prompts[row].token_ids for row in batch.prompt_index.tolist()]

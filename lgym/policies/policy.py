@@ -98,7 +98,7 @@ class LLMPolicy(nn.Module, ABC):
         token_ids = [prompt.token_ids for prompt in prompts]
         order: list[int] = []
         values: list[Tensor] = []
-        for chunk in passes(token_ids, tokens_per_forward(self.llm.device)):
+        for chunk in split_micro_batches(token_ids, tokens_per_forward(self.llm.device)):
             sequences = [token_ids[i] for i in chunk]
             lengths = [len(sequence) for sequence in sequences]
             states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)

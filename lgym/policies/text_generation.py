@@ -90,9 +90,9 @@ class TextPolicy(LLMPolicy):
             chunk_prompts = [prompts[i] for i in chunk]
             keep = keep_kv_cache or self.scores_candidates  # these are scored behind the text
             output = self._generate([prompt.token_ids for prompt in chunk_prompts], generator, keep=keep)
-            texts = [Response(*text, self._words(text)) for text in output.replies]
+            texts = [Response(*text, self._words(text)) for text in output.responses]
             responses.update(zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True))
-            values.update(zip(chunk, self.llm.values(output.ends).cpu(), strict=True))
+            values.update(zip(chunk, self.llm.values(output.prompt_states).cpu(), strict=True))
             kv_caches += [output.kv_cache] if keep_kv_cache else []
         self.llm.store_kv(kv_caches)
         order = range(len(prompts))
@@ -143,10 +143,10 @@ class TextPolicy(LLMPolicy):
             stop_ids=stop_ids(self.llm),
             sampling_params=self.sampling,
             generator=generator,
-            known=self.llm.kv_caches,
-            over=self._stop_check() if self.stop else None,
+            kv_caches=self.llm.kv_caches,
+            stop_check=self._stop_check() if self.stop else None,
             row_length=self.row_length,
-            rows_at_once=self.responses_per_forward,
+            max_num_seqs=self.responses_per_forward,
             keep_kv_cache=keep,
         )
 

@@ -86,7 +86,7 @@ class ThinkPolicy(TextPolicy):
         texts: Sequence[Response],
         generator: torch.Generator | None,
     ) -> list[Response]:
-        answered = list(zip(prompts, output.rows, strict=True))
+        answered = list(zip(prompts, output.response_index, strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(answered))}
         logprobs = self._candidate_logprobs(list(numbers), output)[[numbers[pair] for pair in answered]]
         choices = sample(logprobs, generator).tolist()
@@ -152,7 +152,7 @@ class ThinkPolicy(TextPolicy):
     def _score(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
         """`_candidate_logprobs` in one pass."""
         prompts, rows = [prompt for prompt, _ in answered], [row for _, row in answered]
-        texts = [output.replies[row].token_ids for row in rows]
+        texts = [output.responses[row].token_ids for row in rows]
         ends = self.choice.sequences(prompts)
         if output.kv_cache is None:
             bodies = [p.token_ids + self._kept_ids(text) + self.prefix_ids for p, text in zip(prompts, texts, strict=True)]

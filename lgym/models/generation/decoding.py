@@ -28,18 +28,19 @@ StopCheck = Callable[[Sequence[TokenIds]], list[bool]]
 
 
 class GeneratedText(NamedTuple):
-    """A text in tokens, whole or so far."""
+    """A generated text in tokens, whole or so far."""
 
     token_ids: TokenIds
     logprobs: tuple[float, ...]
-    finished: bool  # ended by itself
+    finished: bool
+    """Whether it ended by itself."""
 
 
 @dataclass(frozen=True)
 class GenerationOutput:
     """What `generate` wrote to S prompts."""
 
-    replies: list[GeneratedText]  # the distinct ones to each distinct prompt, without their text
+    responses: list[GeneratedText]  # the distinct ones to each distinct prompt, without their text
     response_index: list[int]  # S of them: which of the replies each prompt got
     prompt_states: Tensor  # [S, H] hidden states at the ends of the prompts
     kv_cache: KVCache | None  # by reply: its prompt and all of it but the last token; None where the model keeps none here
