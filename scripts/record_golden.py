@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from helpers import tiny  # noqa: E402
 from lgym import modules, policies  # noqa: E402
 from lgym.agents import TextAgent  # noqa: E402
-from lgym.data import BestEpisodes, JsonLines, RolloutDataModule  # noqa: E402
+from lgym.data import BestEpisodeBuffer, JsonlDemonstrations, RolloutDataModule  # noqa: E402
 from lgym.models import LLMConfig, LoraSettings  # noqa: E402
 from lgym.modules import CriticConfig, LossConfig, SFTConfig  # noqa: E402
 from lgym.types import ParsedAction  # noqa: E402
@@ -101,7 +101,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     examples.write_text('{"observation": "a", "response": "a"}\n{"observation": "b", "response": "bb"}\n')
     groups = {"group_size": 4}
     one_pass = {"update_epochs": 1}
-    demonstrations = {"demonstrations": [JsonLines(str(examples))], "imitation_size": 4}
+    demonstrations = {"demonstrations": [JsonlDemonstrations(str(examples))], "imitation_size": 4}
     everything = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
     braked = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}  # PPO's defaults
     cold = CriticConfig()
@@ -184,11 +184,11 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
                 loss=LossConfig(kl_coef=0.1, kl_in="reward", loss_aggregation="max_length"),
                 scale_by_std=False,
             ),
-            {**groups, "refill_groups": 2},
+            {**groups, "dynamic_sampling_groups": 2},
         ),
         "GRPO, think, demonstrations and best episodes": (
             modules.GRPO(llm=llm, policy=think(), sft=supervised),
-            {**groups, **demonstrations, "replay": BestEpisodes(top_fraction=0.5)},
+            {**groups, **demonstrations, "replay": BestEpisodeBuffer(top_fraction=0.5)},
         ),
     }
     return made

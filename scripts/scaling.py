@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import Context
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm
 from lgym.models.llm import ValueHeadLLM

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lgym.batch import EpisodeStatistics
 from lgym.data.imitation import SFTSampler
 from lgym.data.rollout.collector import Collector, Progress
-from lgym.data.shares import minibatches
+from lgym.data.sharding import minibatches
 from lgym.rollout import Rollout
 from lgym.types import Learner
 

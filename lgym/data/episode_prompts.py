@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from lgym.agents.base import TextAgent
-from lgym.data.chat import PromptBuilder
-from lgym.data.conversation import Conversation, History
-from lgym.data.questions import candidates_of
-from lgym.data.recall import Recall
-from lgym.memory import PlayedTurn
+from lgym.data.prompts.action_candidates import candidates_of
+from lgym.data.prompts.conversation import Conversation, History
+from lgym.data.prompts.memory_prompt import MemoryPrompt
+from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Response
 
 
@@ -23,7 +23,7 @@ class EpisodePrompts:
         *,
         scores_candidates: bool = True,
         history: History = 0,
-        memory: Recall | None = None,
+        memory: MemoryPrompt | None = None,
     ) -> None:
         """
         Args:
@@ -37,7 +37,7 @@ class EpisodePrompts:
         self.history: History = history
         self._builder = builder
         self._scores_candidates = scores_candidates
-        self._memory = memory or Recall(agent)
+        self._memory = memory or MemoryPrompt(agent)
         self.begin()
 
     def begin(self) -> None:
@@ -62,10 +62,10 @@ class EpisodePrompts:
 
     def remember(self, action_text: str, reward: float) -> None:
         """Add the turn to the episode's memory."""
-        self._memory.add(PlayedTurn(self.observation_text, action_text, reward))
+        self._memory.add(RememberedTurn(self.observation_text, action_text, reward))
 
     @property
-    def turns(self) -> list[PlayedTurn]:
+    def turns(self) -> list[RememberedTurn]:
         """The turns of the episode so far, if there are memories; another list than that of the next episode."""
         return self._memory.turns
 

@@ -7,7 +7,7 @@ import pytest
 from lgym.data.slot import Slot
 
 from helpers import echo, tiny
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.types import Said
 
 

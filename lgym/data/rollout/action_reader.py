@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lgym.agents.base import TextAgent
-from lgym.data.questions import action_of
+from lgym.data.prompts.action_candidates import action_of
 from lgym.rollout import Response
 
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from lgym.data.refill import Refill
+from lgym.data.rollout.dynamic_sampling import DynamicSampling
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.prompt_table import PromptTable
 from lgym.data.rollout.recorder import EpisodeCounts, Recorder
 from lgym.envs.workers import WorkerLostError
-from lgym.memory import PlayedTurn
+from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Rollout
 from lgym.types import Episode, Policy
 
 Progress = Callable[[int, int], None]
 """Called with the episodes (or turns) that have been played, and their total."""
 
-Remember = Callable[[list[list[PlayedTurn]]], None]
+Remember = Callable[[list[list[RememberedTurn]]], None]
 """Called at the end of a rollout with the turns of every episode that ended in it, in the order of their numbers."""
 
 
@@ -40,7 +40,7 @@ class Collector:
         kept_transcripts: int = 0,
         group_size: int = 1,
         remember: Remember | None = None,
-        refill_groups: int = 0,
+        dynamic_sampling_groups: int = 0,
         prefetched: Callable[[], Sequence[Prompt]] = tuple,
     ) -> None:
         """
@@ -50,7 +50,7 @@ class Collector:
             kept_transcripts: of how many episodes a rollout to keep the text.
             group_size: how many episodes in a row start from the same seed.
             remember: what keeps a rollout's episodes in mind; `None` forgets them.
-            refill_groups: how many groups a rollout of episodes has more at most, for as many without signal.
+            dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many without signal.
             prefetched: prompts that the policy computes ahead in one batch.
         """
         self._group_size = group_size
@@ -58,11 +58,11 @@ class Collector:
         self._first_seed = first_seed
         self._kept_transcripts = kept_transcripts
         self._remember = remember
-        self._refill_groups = refill_groups
+        self._dynamic_sampling_groups = dynamic_sampling_groups
         self._prefetched = prefetched
-        self._refill = Refill(group_size, 0)
+        self._dynamic_sampling = DynamicSampling(group_size, 0)
         self._last_episode: int | None = None
-        self._ended: dict[int, list[PlayedTurn]] = {}  # this rollout's episodes
+        self._ended: dict[int, list[RememberedTurn]] = {}  # this rollout's episodes
         self._transcripts_wanted = 0
         self._open_transcripts: dict[int, Episode] = {}  # by the episode's number
         self._episodes_started = 0
@@ -93,7 +93,7 @@ class Collector:
         table = PromptTable(policy, keep_kv_cache=any(runner.history != 0 for runner in self._runners))
         recorder = Recorder(table, len(self._runners), start)
         self._last_episode = None if episodes is None else self._episodes_started + episodes
-        self._refill = Refill(self._group_size, 0 if episodes is None else self._refill_groups)
+        self._dynamic_sampling = DynamicSampling(self._group_size, 0 if episodes is None else self._dynamic_sampling_groups)
         self.transcripts = []
         self._open_transcripts = {}
         self._ended = {}
@@ -140,7 +140,7 @@ class Collector:
                 self.counts.finished += 1
                 if self._remember is not None:
                     self._ended[runner.number] = runner.turns
-                if more := self._refill.ended(runner.number, runner.episode_return):
+                if more := self._dynamic_sampling.ended(runner.number, runner.episode_return):
                     self._last_episode = (self._last_episode or 0) + more
                 self._start(runner)
         recorder.add(turns)

@@ -16,7 +16,7 @@ from lgym.envs.workers import (
     WorkerEnv,
     WorkerLostError,
 )
-from lgym.memory import PlayedTurn
+from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Response
 
 LOSSES = 3
@@ -58,7 +58,7 @@ class EnvRunner:
         return self._reader.parsed
 
     @property
-    def turns(self) -> list[PlayedTurn]:
+    def turns(self) -> list[RememberedTurn]:
         """The turns of the episode so far, if there are memories."""
         return self._prompts.turns
 
@@ -93,7 +93,7 @@ class EnvRunner:
         if self._losses == LOSSES:
             raise BrokenEnvironmentError(
                 f"{lost} That was {self._position()}, which has now lost {LOSSES} workers, one after the other. Play it "
-                "without workers to see why (data.workers: false), or give it more memory or a longer data.worker_timeout."
+                "without workers to see why (data.subprocess_envs: false), or give it more memory or a longer data.env_timeout."
             ) from lost
         assert isinstance(self._env, WorkerEnv)
         self._env.restart()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from lgym.data.chat import PromptBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.plain_text import well_formed
 from lgym.rollout import Prompt, Response
 

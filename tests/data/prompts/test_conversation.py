@@ -14,8 +14,8 @@ from lgym.data.slot import Slot
 from helpers import echo, tiny
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
-from lgym.data.chat import ContextBuilder
-from lgym.data.conversation import Conversation
+from lgym.data.prompts.conversation import Conversation
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.models import LLMConfig, build_llm
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 from lgym.types import Said

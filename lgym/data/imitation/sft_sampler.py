@@ -11,9 +11,9 @@ import torch
 from lgym import ranks
 from lgym.agents.base import TextAgent
 from lgym.batch import ResponseBatch
-from lgym.data.chat import PromptBuilder
-from lgym.data.demonstrations import Demonstration, DemonstrationSource
-from lgym.data.replay import BestEpisodes, FinishedEpisode
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
+from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.rollout import Prompt, Response, Rollout
 
 
@@ -26,7 +26,7 @@ class SFTSampler:
         builder: PromptBuilder,
         demonstrated: Callable[[Prompt, str, tuple[int, ...], int], Response],
         demonstrations: Sequence[Demonstration],
-        replay: BestEpisodes | None,
+        self_imitation: BestEpisodeBuffer | None,
         size: int,
         *,
         scores_candidates: bool,
@@ -38,14 +38,14 @@ class SFTSampler:
             demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled, and the number of
                 the candidate that it names, or -1.
             demonstrations: turns that are always there.
-            replay: whose episodes come and go.
+            self_imitation: whose episodes come and go.
             size: turns drawn for one minibatch.
             scores_candidates: whether responses name a candidate.
         """
         self._agent = agent
         self._builder = builder
         self._demonstrated = demonstrated
-        self._replay = replay
+        self._self_imitation = self_imitation
         self._size = size
         self._scores_candidates = scores_candidates
         self._demonstrations = [self._turn(demonstration) for demonstration in demonstrations]
@@ -53,9 +53,9 @@ class SFTSampler:
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Keep the best episodes of a rollout of whole episodes, whichever process played them."""
-        if self._replay is not None:
-            self._replay.add(episode for part in ranks.everyone(_episodes(rollout)) for episode in part)
-            self._turns = self._demonstrations + [self._turn(demonstration) for demonstration in self._replay.turns()]
+        if self._self_imitation is not None:
+            self._self_imitation.add(episode for part in ranks.everyone(_episodes(rollout)) for episode in part)
+            self._turns = self._demonstrations + [self._turn(demonstration) for demonstration in self._self_imitation.turns()]
 
     @property
     def has_demonstrations(self) -> bool:
