@@ -15,7 +15,7 @@ import numpy as np
 from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
 from lgym.data import RolloutDataModule
-from lgym.data.questions import action_of, offered
+from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.seeds import stream
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
@@ -108,8 +108,8 @@ class Stage:
 def watch(data: RolloutDataModule, module: PolicyLearner, show: Show, *, greedy: bool) -> None:
     """Plays and prints episodes; the module has its model."""
     stage = Stage(data, show)
-    agent, builder, recall = data.agent_of("predict"), data.context_builder("predict"), data.recall("predict")
-    slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, recall=recall)
+    agent, builder, memory_prompt = data.agent_of("predict"), data.context_builder("predict"), data.memory_prompt("predict")
+    slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, memory_prompt=memory_prompt)
     rng = None if greedy else np.random.default_rng(stream(show.seed, "predict", "actions"))
     say(harmless(agent.system_prompt))
     policy: Any

@@ -85,7 +85,7 @@ def main() -> None:
     given = parser.parse_args()
     model, tokenizer = load_model_and_tokenizer(given.model)
     agent = BlackjackAgent(model, tokenizer, given.device, seed=given.seed)
-    print(", ".join(f"{name} {value:+.3f}" for name, value in Words().baselines().items()))
+    print(", ".join(f"{name} {value:+.3f}" for name, value in Words().reference_returns().items()))
     env = gym.make("Blackjack-v1")
     if given.imitate:
         print(agent.imitate(answered_at_random(env, given.imitate, given.seed)))

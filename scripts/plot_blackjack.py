@@ -35,7 +35,7 @@ def draw(runs: list[Path]) -> Figure:
     for tag, label, style, colour in CURVES:
         for number, run in enumerate(runs):
             axes.plot(*read(run, tag), style, color=colour, alpha=0.8, label=label if number == 0 else None)
-    for name, value in BlackjackAgent().baselines().items():
+    for name, value in BlackjackAgent().reference_returns().items():
         if value > -0.3:
             axes.axhline(value, color="grey", linewidth=0.8)
             axes.text(axes.get_xlim()[1], value, f" {name} {value:+.3f}", va="center", fontsize=8)

@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import Context
-from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm

@@ -114,7 +114,7 @@ def main() -> int:
         "lgym",
         "fit",
         *words,
-        "--data.workers=true",
+        "--data.subprocess_envs=true",
         "--trainer.max_epochs=-1",
         f"--trainer.max_time={_days_to_seconds(timedelta(seconds=settings.seconds))}",
         f"--trainer.default_root_dir={root}",

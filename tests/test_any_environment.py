@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from helpers import spaces  # noqa: F401  (registers the environments)
 from helpers.runs import checkpoint, lgym, scalars
 from lgym.agents import GeneralAgent
-from lgym.agents.describe import ObservationWords
+from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.cli import main
 from lgym.envs import make_env
 
@@ -154,5 +154,5 @@ def test_the_docs_say_what_the_general_agent_does():
     general = GeneralAgent(**agent)
     general.bind(make_env("MountainCar-v0"))
     assert f"*{general.format_observation([-0.476, 0.0123])}*" in DOCS
-    words = ObservationWords(make_env("MountainCar-v0").observation_space)
+    words = ObservationFormatter(make_env("MountainCar-v0").observation_space)
     assert f"`{words([-0.476, 0.0334])}`" in DOCS

@@ -20,7 +20,7 @@ from lgym.check.findings import parse_finding, returns_finding, seed_finding
 from lgym.check.prompts import history_fits
 from lgym.check.trial import Amounts, Trial, estimate
 from lgym.check.world import RandomPlay, play_at_random, score, seed_fault
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.terminal import tokens
 
 LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}

@@ -52,13 +52,13 @@ data:
   eval_episodes: 12
   {more}
 """
-REPLAY = "replay: {class_path: lgym.data.BestEpisodes, init_args: {top_fraction: 0.5, min_return: 0}}"
+REPLAY = "self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.5, min_return: 0}}"
 MEMORY = """working_memory: {turns: 2, max_characters: 50}
   episodic_memory: {unit: turn, half_life: 2, capacity: 20, max_characters: 30}"""
 RUNS = {
     "PPO, in mid-episode": (CHOOSES, 0.0, "turns_per_rollout: 48"),
     "PPO, replay and memory": (CHOOSES, 0.5, f"episodes_per_rollout: 16\n  {REPLAY}\n  {MEMORY}"),
-    "PPO, workers": (CHOOSES, 0.0, "turns_per_rollout: 48\n  workers: true"),
+    "PPO, workers": (CHOOSES, 0.0, "turns_per_rollout: 48\n  subprocess_envs: true"),
     "GRPO": (SPEAKS, 0.0, ""),
     "GRPO, replay and memory": (SPEAKS, 0.5, f"{REPLAY}\n  {MEMORY}"),
 }

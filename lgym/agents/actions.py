@@ -12,14 +12,14 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.wrappers import DiscretizeAction
 
-from lgym.agents.describe import box_decimals, rounded
+from lgym.agents.observation_formatter import box_decimals, rounded
 from lgym.agents.parsing import action_number
 from lgym.types import ParsedAction
 
 Names: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
 
 
-class SpokenActions(Protocol):
+class ActionVocabulary(Protocol):
     """An action space in words."""
 
     count: int | None
@@ -41,7 +41,7 @@ class SpokenActions(Protocol):
         ...
 
 
-def spoken(env: gymnasium.Env, names: Names | None = None) -> SpokenActions:
+def spoken(env: gymnasium.Env, names: Names | None = None) -> ActionVocabulary:
     """The environment's actions in words; `names` are those of a `Discrete` space's actions, or for each part of a
     `MultiDiscrete` or `MultiBinary` one those of its values.
 
@@ -50,13 +50,13 @@ def spoken(env: gymnasium.Env, names: Names | None = None) -> SpokenActions:
     """
     space = env.action_space
     if isinstance(space, Discrete):
-        return OneOf(space, _texts(names, space) if names is not None else _levels(env))
+        return DiscreteActions(space, _texts(names, space) if names is not None else _levels(env))
     if isinstance(space, MultiDiscrete | MultiBinary):
-        return SeveralOf(space, names)
+        return MultiDiscreteActions(space, names)
     if isinstance(space, Text):
         if names is not None:
             raise ValueError(f"actions are named {list(names)}, and the environment takes any text: leave `actions` out.")
-        return AnyText(space)
+        return TextActions(space)
     if isinstance(space, Box):
         raise ValueError(
             f"{_name(env)}'s actions are numbers, {space}, and a language model answers in words. Let it choose between "
@@ -69,7 +69,7 @@ def spoken(env: gymnasium.Env, names: Names | None = None) -> SpokenActions:
     )
 
 
-class OneOf:
+class DiscreteActions:
     """A `Discrete` space: one name an action, by default its number."""
 
     def __init__(self, space: Discrete, names: Sequence[str] | None) -> None:
@@ -92,7 +92,7 @@ class OneOf:
         return ParsedAction(self._start + number)
 
 
-class SeveralOf:
+class MultiDiscreteActions:
     """A `MultiDiscrete` or `MultiBinary` space: a name for each of its parts, separated by commas."""
 
     def __init__(self, space: MultiDiscrete | MultiBinary, names: Names | None) -> None:
@@ -139,7 +139,7 @@ class SeveralOf:
         return [tuple(part) for part in names]
 
 
-class AnyText:
+class TextActions:
     """A `Text` space: what the model says, without the space around it."""
 
     count: int | None = None

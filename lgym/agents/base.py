@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from lgym.agents.parsing import named_action, pattern_fault, read_action
-from lgym.memory.records import Memory, PlayedTurn
+from lgym.memory.entries import Memory, RememberedTurn
 from lgym.types import ParsedAction
 
 Fallback = Literal["penalize", "random", "default", "repeat", "end_episode"]
@@ -32,7 +32,7 @@ class TextAgent(ABC):
     Where the legal actions change from turn to turn, override `candidates`; where actions are not names, override
     `extract_action`; and with no `actions` at all the model speaks freely. What it says freely is read by `parse`: a JSON
     reply by its `json_key`, other forms by a `pattern`, and whatever else by `extract_action`. What memories add to an
-    observation, if the run has any, is worded by `summarise` and `recall`.
+    observation, if the run has any, is worded by `summarize` and `render_memory`.
     """
 
     actions: Sequence[str] = ()
@@ -113,12 +113,12 @@ class TextAgent(ABC):
             return ParsedAction(number)
         return ParsedAction.failure(f"{text!r} is none of {', '.join(self.actions)}")
 
-    def summarise(self, turns: Sequence[PlayedTurn]) -> str:
+    def summarize(self, turns: Sequence[RememberedTurn]) -> str:
         """What a memory keeps of some turns of one episode, the oldest first: by default a line each, of what was observed,
         answered and paid. Where rewards come only at the end, or answers say it all, leave the rest out."""
         return "\n".join(f"{' '.join(t.observation_text.split())} -> {t.answer} ({t.reward:+.3g})" for t in turns)
 
-    def recall(self, observation_text: str, recent: str, similar: Sequence[Memory]) -> str:
+    def render_memory(self, observation_text: str, recent: str, similar: Sequence[Memory]) -> str:
         """What the model reads of an observation in a run with memories: by default these, above the observation.
 
         Args:
@@ -131,6 +131,6 @@ class TextAgent(ABC):
         before += ["This episode:", recent] if recent else []
         return "\n".join([*before, "Now:", observation_text]) if before else observation_text
 
-    def baselines(self) -> dict[str, float]:
+    def reference_returns(self) -> dict[str, float]:
         """Mean episode returns of policies known for this environment, such as 'random' and 'optimal'."""
         return {}

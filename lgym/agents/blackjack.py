@@ -31,7 +31,7 @@ class BlackjackAgent(TextAgent):
         dealer = "ace" if dealer_card == 1 else NUMBERS[dealer_card]
         return f"Your hand: {'soft' if usable_ace else 'hard'} {NUMBERS[player_sum]} against {dealer}"
 
-    def baselines(self) -> dict[str, float]:
+    def reference_returns(self) -> dict[str, float]:
         """Exact expected returns under the environment's default rules (`natural=False, sab=False`)."""
         return dict(_baselines())
 

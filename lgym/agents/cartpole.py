@@ -43,7 +43,7 @@ class CartPoleAgent(TextAgent):
             f"{_word(turning, TURNINGS, 'still', ('turning {} slowly', 'turning {}', 'turning {} fast'))}"
         )
 
-    def baselines(self) -> dict[str, float]:
+    def reference_returns(self) -> dict[str, float]:
         """The mean return of pushing at random, over 10,000 episodes, and the most that the environment gives."""
         return {"random": 22.2, "optimal": 500.0}
 

@@ -10,7 +10,7 @@ from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
 
 from lgym.agents.base import TextAgent
 from lgym.agents.grid import around, way
-from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, baselines, map_rows
+from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, map_rows, reference_returns
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 """Row and column that each action moves by, in the order of Gymnasium's numbers."""
@@ -92,9 +92,9 @@ class FrozenLakeAgent(TextAgent):
         text = f"{around(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {way(goal_row - row, goal_column - column)}"
         return f"{text}\n{_map(rows, row, column)}" if self.show_map else text
 
-    def baselines(self) -> dict[str, float]:
+    def reference_returns(self) -> dict[str, float]:
         """Exact mean returns within the environment's time limit, of random lakes over the first 200."""
-        return baselines(self._lake, self._steps)
+        return reference_returns(self._lake, self._steps)
 
 
 def _require_map(rows: Sequence[str]) -> None:

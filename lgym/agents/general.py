@@ -8,9 +8,9 @@ from typing import Any
 
 import gymnasium
 
-from lgym.agents.actions import SpokenActions, spoken
+from lgym.agents.actions import ActionVocabulary, spoken
 from lgym.agents.base import Fallback, TextAgent
-from lgym.agents.describe import ObservationWords
+from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.parsing import pattern_fault, read_action
 from lgym.types import ParsedAction
 
@@ -56,14 +56,14 @@ class GeneralAgent(TextAgent):
         self.action_mask, self.max_candidates = action_mask, max_candidates
         self.pattern, self.fallback = pattern, fallback
         self._action_names = actions
-        self._spoken: SpokenActions | None = None
-        self._words: ObservationWords | None = None
+        self._spoken: ActionVocabulary | None = None
+        self._words: ObservationFormatter | None = None
         self._prompt = ""
 
     def bind(self, env: gymnasium.Env) -> None:
         """Takes the spaces. Raises `ValueError` for those that have no words, and for names that do not fit."""
         self._spoken = spoken(env, self._action_names)
-        self._words = ObservationWords(env.observation_space, self.names, self.decimals, self.units)
+        self._words = ObservationFormatter(env.observation_space, self.names, self.decimals, self.units)
         task = self.task or f"You play {env.spec.name if env.spec is not None else type(env.unwrapped).__name__}."
         self._prompt = f"{task.rstrip()} {self._spoken.form}"
         self.actions = self._spoken.texts() if self._is_list() else ()
@@ -110,7 +110,7 @@ class GeneralAgent(TextAgent):
         count = self._known().count
         return count is not None and count <= self.max_candidates
 
-    def _known(self) -> SpokenActions:
+    def _known(self) -> ActionVocabulary:
         if self._spoken is None:
             raise ValueError("GeneralAgent does not know its environment yet: call its bind(env) first.")
         return self._spoken

@@ -10,7 +10,7 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from lgym.agents.base import TextAgent
 from lgym.agents.grid import around, way
-from lgym.envs.taxi import baselines
+from lgym.envs.taxi import reference_returns
 
 STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))
 """Row and column of the red, green, yellow and blue stand."""
@@ -64,9 +64,9 @@ class TaxiAgent(TextAgent):
         mask = info.get("action_mask") if self.allowed_only else None
         return self.actions if mask is None else [name for name, may in zip(self.actions, mask, strict=True) if may]
 
-    def baselines(self) -> dict[str, float]:
+    def reference_returns(self) -> dict[str, float]:
         """Exact mean returns within the environment's time limit; none for a fickle passenger, who is not in its tables."""
-        return {} if self._kind is None else dict(baselines(**self._kind))
+        return {} if self._kind is None else dict(reference_returns(**self._kind))
 
 
 def _sides(row: int, column: int) -> dict[str, str]:

@@ -25,7 +25,7 @@ from lgym.check.report import (
 from lgym.check.trial import Amounts, Estimate, Trial, estimate, try_out
 from lgym.check.world import RandomPlay, Score, play_at_random, score, seed_fault
 from lgym.data import RolloutDataModule
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import one_line, say
@@ -161,7 +161,7 @@ class Checkup:
         rows: dict[str, Score | float | None] = {
             "this model, sampled": score(returns),
             "played at random": score(self.random.returns),
-            **self.data.agent.baselines(),
+            **self.data.agent.reference_returns(),
         }
         show_scores(rows, trial.cut)
         self.record["scores"] = {name: asdict(row) if isinstance(row, Score) else row for name, row in rows.items()}

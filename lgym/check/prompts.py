@@ -10,7 +10,7 @@ from typing import Any
 from lgym.batch import Rollout
 from lgym.check.findings import Finding, history_finding, prompt_finding, shortened_finding
 from lgym.check.world import RandomPlay
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.models.packing import common_prefix_length
 
 ASKED = 2000

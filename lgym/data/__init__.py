@@ -2,7 +2,7 @@
 
 from lgym.data.datamodule import RolloutDataModule
 from lgym.data.dataset import RolloutDataset
-from lgym.data.demonstrations import Expert, JsonLines
-from lgym.data.replay import BestEpisodes
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer
+from lgym.data.imitation.demonstrations import ExpertDemonstrations, JsonlDemonstrations
 
-__all__ = ["BestEpisodes", "Expert", "JsonLines", "RolloutDataModule", "RolloutDataset"]
+__all__ = ["BestEpisodeBuffer", "ExpertDemonstrations", "JsonlDemonstrations", "RolloutDataModule", "RolloutDataset"]

@@ -12,11 +12,11 @@ import numpy as np
 
 from lgym.batch import Rollout
 from lgym.data.recorder import Recorder
-from lgym.data.refill import Refill
+from lgym.data.rollout.dynamic_sampling import DynamicSampling
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.envs.workers import WorkerLostError
-from lgym.memory import PlayedTurn
+from lgym.memory import RememberedTurn
 from lgym.types import Episode
 
 Progress = Callable[[int, int], None]
@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 Informed = Callable[[Any], Any]
 """Gives a policy what it need not be asked."""
 
-Remember = Callable[[list[list[PlayedTurn]]], None]
+Remember = Callable[[list[list[RememberedTurn]]], None]
 """Given the turns of every episode that ended in a rollout, in the order of their numbers, when the rollout ends."""
 
 
@@ -57,7 +57,7 @@ class Collector:
         kept_transcripts: int = 0,
         group_size: int = 1,
         remember: Remember | None = None,
-        refill_groups: int = 0,
+        dynamic_sampling_groups: int = 0,
         informed: Informed = lambda policy: policy,
     ) -> None:
         """
@@ -67,7 +67,7 @@ class Collector:
             kept_transcripts: of how many episodes a rollout to keep the text.
             group_size: how many episodes in a row start from the same seed.
             remember: what keeps a rollout's episodes in mind; `None` forgets them.
-            refill_groups: how many groups a rollout of episodes has more at most, for as many without signal.
+            dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many without signal.
             informed: gives a policy that plays the answers that are known already.
         """
         self._group_size = group_size
@@ -75,11 +75,11 @@ class Collector:
         self._first_seed = first_seed
         self._kept_transcripts = kept_transcripts
         self._remember = remember
-        self._refill_groups = refill_groups
+        self._dynamic_sampling_groups = dynamic_sampling_groups
         self._informed = informed
-        self._refill = Refill(group_size, 0)
+        self._dynamic_sampling = DynamicSampling(group_size, 0)
         self._last_episode: int | None = None
-        self._ended: dict[int, list[PlayedTurn]] = {}  # this rollout's episodes
+        self._ended: dict[int, list[RememberedTurn]] = {}  # this rollout's episodes
         self._transcripts_wanted = 0
         self._episodes_started = 0
         self.ledger = Ledger()
@@ -108,7 +108,7 @@ class Collector:
         table = (ReplyTable if policy.speaks else ContextTable)(self._informed(policy), going_on=going_on)
         recorder = Recorder(table, len(self._slots), begun)
         self._last_episode = None if episodes is None else self._episodes_started + episodes
-        self._refill = Refill(self._group_size, 0 if episodes is None else self._refill_groups)
+        self._dynamic_sampling = DynamicSampling(self._group_size, 0 if episodes is None else self._dynamic_sampling_groups)
         self.transcripts, self._ended = [], {}
         self._transcripts_wanted = self._kept_transcripts
         for slot in self._slots:
@@ -153,7 +153,7 @@ class Collector:
                 self.ledger.finished += 1
                 if self._remember is not None:
                     self._ended[slot.number] = slot.turns
-                if more := self._refill.ended(slot.number, slot.episode_return):
+                if more := self._dynamic_sampling.ended(slot.number, slot.episode_return):
                     self._last_episode = (self._last_episode or 0) + more
                 self._start(slot)
         recorder.add(turns)

@@ -14,19 +14,19 @@ from torch.utils.data import DataLoader
 from lgym import ranks
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.batch import Context
-from lgym.data import checks, stages
-from lgym.data.chat import ContextBuilder
+from lgym.data import stages, validation
 from lgym.data.collector import Collector
-from lgym.data.conversation import History
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
-from lgym.data.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.foresight import Foresight
-from lgym.data.imitation import Imitation, load_demonstrations
-from lgym.data.questions import candidates_of
-from lgym.data.recall import Recall, summary
-from lgym.data.replay import BestEpisodes
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer
+from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.imitation.sft_sampler import Imitation, load_demonstrations
+from lgym.data.prompts.action_candidates import candidates_of
+from lgym.data.prompts.conversation import History
+from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.seeds import first_reset_seed, stream
-from lgym.data.shares import own_state, remembering_all, share
+from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
 from lgym.data.slot import Slot
 from lgym.envs.make import EnvWrapper, portable
 from lgym.envs.workers import worker_envs
@@ -47,20 +47,20 @@ class RolloutDataModule(L.LightningDataModule):
         wrappers: list[EnvWrapper] | None = None,
         max_episode_steps: int | None = None,
         num_envs: int = 16,
-        workers: bool = False,
-        worker_timeout: float = 60.0,
+        subprocess_envs: bool = False,
+        env_timeout: float = 60.0,
         episodes_per_rollout: int | None = None,
         turns_per_rollout: int | None = None,
         update_epochs: int = 4,
         minibatch_size: int = 32,
         group_size: int = 1,
-        refill_groups: int = 0,
+        dynamic_sampling_groups: int = 0,
         history: History = 0,
         max_observation_tokens: int | None = None,
         working_memory: WorkingMemory | None = None,
         episodic_memory: EpisodicMemory | None = None,
         demonstrations: list[DemonstrationSource] | None = None,
-        replay: BestEpisodes | None = None,
+        self_imitation: BestEpisodeBuffer | None = None,
         imitation_size: int = 32,
         eval_episodes: int = 100,
         transcripts_per_rollout: int = 4,
@@ -76,9 +76,9 @@ class RolloutDataModule(L.LightningDataModule):
             wrappers: put round the environment, the last outermost, by class_path, such as gymnasium.wrappers.ClipReward.
             max_episode_steps: turns after which an episode is truncated; null takes the environment's own limit.
             num_envs: environments played together.
-            workers: gives each a process of its own: for environments that are slow, or that may crash or hang. A worker
+            subprocess_envs: gives each a process of its own: for environments that are slow, or that may crash or hang. A worker
                 that does is replaced, and its episode dropped and begun anew.
-            worker_timeout: seconds after which a worker that has not answered hangs; also its first answer, for which it
+            env_timeout: seconds after which a worker that has not answered hangs; also its first answer, for which it
                 makes the environment.
             episodes_per_rollout: whole episodes played between two updates. Give this or turns_per_rollout.
             turns_per_rollout: turns played between two updates, over all environments; a multiple of num_envs. Episodes
@@ -88,18 +88,18 @@ class RolloutDataModule(L.LightningDataModule):
                 speaks, distinct replies to them, with every turn that gave them.
             group_size: episodes in a row that start from the same reset seed while training: what grouped estimators (GRPO)
                 compare. A divisor of episodes_per_rollout.
-            refill_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
+            dynamic_sampling_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
             history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
                 the model's context is left out, the older half of it at once.
             max_observation_tokens: of one observation: the middle of a longer one is left out, and counted. null is as many
                 as the model's context leaves beside the system prompt.
-            working_memory: shows the last turns of the episode above each observation, as the agent's `summarise` and
-                `recall` word them: lgym.memory.WorkingMemory.
+            working_memory: shows the last turns of the episode above each observation, as the agent's `summarize` and
+                `render_memory` word them: lgym.memory.WorkingMemory.
             episodic_memory: stores what happened in training's episodes, and shows what was like the observation:
                 lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing.
-            demonstrations: turns to imitate, by class_path: lgym.data.JsonLines, lgym.data.Expert. They count as the model's
+            demonstrations: turns to imitate, by class_path: lgym.data.JsonlDemonstrations, lgym.data.ExpertDemonstrations. They count as the model's
                 `sft_coef` says, and are asked without history and without memories.
-            replay: imitates the run's own best episodes too, with the memories that they were shown: lgym.data.BestEpisodes;
+            self_imitation: imitates the run's own best episodes too, with the memories that they were shown: lgym.data.BestEpisodeBuffer;
                 needs episodes_per_rollout.
             imitation_size: turns to imitate beside each minibatch.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
@@ -109,18 +109,18 @@ class RolloutDataModule(L.LightningDataModule):
         """
         super().__init__()
         self.working_memory, self.episodic_memory = working_memory, episodic_memory
-        self.demonstrations, self.replay, self.imitation_size = demonstrations or [], replay, imitation_size
-        self.history, self.group_size, self.refill_groups = history, group_size, refill_groups
+        self.demonstrations, self.self_imitation, self.imitation_size = demonstrations or [], self_imitation, imitation_size
+        self.history, self.group_size, self.dynamic_sampling_groups = history, group_size, dynamic_sampling_groups
         self.max_observation_tokens = max_observation_tokens
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
         self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
         self.agent = GeneralAgent() if agent is None else agent
-        self.num_envs, self.workers, self.worker_timeout = num_envs, workers, worker_timeout
+        self.num_envs, self.subprocess_envs, self.env_timeout = num_envs, subprocess_envs, env_timeout
         self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.eval_episodes, self.transcripts_per_rollout = eval_episodes, transcripts_per_rollout
         self.eval_env_kwargs, self.test_env_kwargs, self.seed = eval_env_kwargs, test_env_kwargs, seed
-        checks.require_sound(self)
+        validation.require_sound(self)
         self._rngs: dict[str, np.random.Generator] = {}  # by their purpose
         self._collector: Collector | None = None
         self._dataset: RolloutDataset | None = None
@@ -135,13 +135,13 @@ class RolloutDataModule(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
         if not self._learner.chooses:
-            checks.check_speaking(self.agent, self.make_env())
+            validation.check_speaking(self.agent, self.make_env())
         elif not self._offers_candidates:
-            raise checks.no_candidates(self.agent)
-        self.recall().try_out()
+            raise validation.no_candidates(self.agent)
+        self.memory_prompt().try_out()
         if stage == "fit":
-            given = bool(self.demonstrations) or self.replay is not None  # an empty buffer is false
-            checks.require_imitation(given, self._learner.imitates)
+            given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
+            validation.require_imitation(given, self._learner.imitates)
             self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self.make_env)
 
     def make_env(self) -> gymnasium.Env:
@@ -156,17 +156,17 @@ class RolloutDataModule(L.LightningDataModule):
         """The words of the environment as that stage plays it."""
         return self.agents[stage]
 
-    def recall(self, stage: str = "fit") -> Recall:
+    def memory_prompt(self, stage: str = "fit") -> MemoryPrompt:
         """The memories as one environment's agent reads them."""
-        return Recall(self.agent_of(stage), self.working_memory, self.episodic_memory)
+        return MemoryPrompt(self.agent_of(stage), self.working_memory, self.episodic_memory)
 
     def _imitation(self) -> Imitation | None:
-        if not self.demonstrations and self.replay is None:
+        if not self.demonstrations and self.self_imitation is None:
             return None
         builder, chooses = self.context_builder("fit"), self._learner.chooses
         with self._learner.acting() as policy:
             told, say = self._demonstrated, policy.demonstrated
-            return Imitation(self.agent, builder, say, told, self.replay, self.imitation_size, chooses=chooses)
+            return Imitation(self.agent, builder, say, told, self.self_imitation, self.imitation_size, chooses=chooses)
 
     @property
     def transcripts(self) -> Sequence[Episode]:
@@ -175,9 +175,9 @@ class RolloutDataModule(L.LightningDataModule):
 
     def contexts(self, observations: Iterable[Any]) -> list[Context]:
         """What the policy would be asked at each of these observations, if it came first in an episode."""
-        builder, recall = self.context_builder("fit"), self.recall()
+        builder, memory_prompt = self.context_builder("fit"), self.memory_prompt()
         return [
-            builder.context(recall.read(self.agent.format_observation(seen)), candidates_of(self.agent, seen, {}))
+            builder.context(memory_prompt.read(self.agent.format_observation(seen)), candidates_of(self.agent, seen, {}))
             for seen in observations
         ]
 
@@ -217,13 +217,13 @@ class RolloutDataModule(L.LightningDataModule):
         """Random state, every environment's position and what is remembered; plain numbers and texts."""
         if self._collector is None:
             return {}
-        replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
+        self_imitation = {} if self.self_imitation is None else {"self_imitation": self.self_imitation.state_dict()}
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         rngs = {purpose: rng.bit_generator.state for purpose, rng in self._rngs.items()}
         own = {"rng": rngs, "collector": self._collector.state_dict()}
         state = {"ranks": ranks.everyone(own), "rollouts": played}
         memory = {} if self.episodic_memory is None else {"episodic_memory": self.episodic_memory.state_dict()}
-        return {**state, **replay, **memory}
+        return {**state, **self_imitation, **memory}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what is remembered, which evaluation reads too; the rest when training needs it."""
@@ -256,13 +256,13 @@ class RolloutDataModule(L.LightningDataModule):
             self._rngs = {purpose: np.random.default_rng(source) for purpose, source in streams.items()}
             self._collector = self._make_collector("fit", self.transcripts_per_rollout)
             if self._restored is not None:
-                if (own := own_state(self._restored["ranks"])) is not None:
+                if (own := rank_state(self._restored["ranks"])) is not None:
                     for purpose, rng in self._rngs.items():
                         rng.bit_generator.state = own["rng"][purpose]
                     self._collector.load_state_dict(own["collector"])
                 self._rollouts_before = self._restored["rollouts"]
-                if self.replay is not None and "replay" in self._restored:
-                    self.replay.load_state_dict(self._restored["replay"])
+                if self.self_imitation is not None and "self_imitation" in self._restored:
+                    self.self_imitation.load_state_dict(self._restored["self_imitation"])
         return self._collector
 
     def context_builder(self, stage: str) -> ContextBuilder:
@@ -275,25 +275,25 @@ class RolloutDataModule(L.LightningDataModule):
 
     def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
         agent, builder = self.agent_of(stage), self.context_builder(stage)
-        start, episodes = share(self.eval_episodes)
+        start, episodes = shard_range(self.eval_episodes)
         count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
         make = self.env_maker(stage)
-        envs = worker_envs(make, count, self.worker_timeout) if self.workers else [make() for _ in range(count)]
+        envs = worker_envs(make, count, self.env_timeout) if self.subprocess_envs else [make() for _ in range(count)]
         chooses, history = self._learner.chooses, self.history
-        slots = [Slot(env, agent, builder, chooses=chooses, history=history, recall=self.recall(stage)) for env in envs]
+        slots = [Slot(env, agent, builder, chooses=chooses, history=history, memory_prompt=self.memory_prompt(stage)) for env in envs]
         memory, known = self.episodic_memory, self.foresight.informed
         if stage != "fit":  # the same episodes, however many processes share them
             return Collector(slots, first_reset_seed(self.seed, stage) + start, kept_transcripts, informed=known)
         seed = first_reset_seed(self.seed, stage, ranks.rank(), ranks.size())
-        store = None if memory is None else partial(memory.store, summarise=partial(summary, agent))
-        return Collector(slots, seed, kept_transcripts, self.group_size, remembering_all(store), self.refill_groups, known)
+        store = None if memory is None else partial(memory.store, summarize=partial(summary, agent))
+        return Collector(slots, seed, kept_transcripts, self.group_size, store_from_all_ranks(store), self.dynamic_sampling_groups, known)
 
     def _evaluation(self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False) -> DataLoader:
         dataset = EvaluationDataset(
             self._learner,
             lambda: self._make_collector(stage, kept),
             seed=None if greedy else stream(self.seed, stage, "actions", ranks.rank()),
-            episodes=share(self.eval_episodes)[1],
+            episodes=shard_range(self.eval_episodes)[1],
             progress=self._progress,
             outcome=outcome,
         )

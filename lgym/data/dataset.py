@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lgym.batch import EpisodeStatistics, Rollout
 from lgym.data.collector import Collector, Progress
-from lgym.data.imitation import Imitation
-from lgym.data.shares import minibatches
+from lgym.data.imitation.sft_sampler import Imitation
+from lgym.data.sharding import minibatches
 from lgym.types import Learner
 
 

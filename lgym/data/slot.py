@@ -9,10 +9,10 @@ import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.batch import Context
-from lgym.data.chat import ContextBuilder
-from lgym.data.conversation import Conversation, History
-from lgym.data.questions import action_of, candidates_of
-from lgym.data.recall import Recall
+from lgym.data.prompts.action_candidates import action_of, candidates_of
+from lgym.data.prompts.conversation import Conversation, History
+from lgym.data.prompts.memory_prompt import MemoryPrompt
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.envs.workers import (
     BrokenEnvironmentError,
     EnvironmentRaisedError,
@@ -20,7 +20,7 @@ from lgym.envs.workers import (
     WorkerEnv,
     WorkerLostError,
 )
-from lgym.memory import PlayedTurn
+from lgym.memory import RememberedTurn
 from lgym.types import Episode, Said, Turn
 
 LOSSES = 3
@@ -39,7 +39,7 @@ class Slot:
         *,
         chooses: bool = True,
         history: History = 0,
-        recall: Recall | None = None,
+        memory_prompt: MemoryPrompt | None = None,
     ) -> None:
         """
         Args:
@@ -48,7 +48,7 @@ class Slot:
             builder: makes prompts of them.
             chooses: whether answers are candidates of the agent's; otherwise they are free text, and some name no action.
             history: how many earlier turns of the episode a prompt shows.
-            recall: what memories add to the observations; `None` adds nothing.
+            memory_prompt: what memories add to the observations; `None` adds nothing.
         """
         self._env = env if isinstance(env, WorkerEnv) else LocalEnv(env)
         self._agent = agent
@@ -56,7 +56,7 @@ class Slot:
         self._chooses = chooses
         self.history: History = history
         self._conversation = Conversation(builder, history)
-        self._recall = recall or Recall(agent)
+        self._memory_prompt = memory_prompt or MemoryPrompt(agent)
         self._observed = ""  # the observation in hand, without what memories add
         self._action: Any = None  # the last one
         self._unread = 0  # answers in a row that named no action
@@ -99,7 +99,7 @@ class Slot:
         if self._losses == LOSSES:
             raise BrokenEnvironmentError(
                 f"{lost} That was {self._stands()}, which has now lost {LOSSES} workers, one after the other. Play it "
-                "without workers to see why (data.workers: false), or give it more memory or a longer data.worker_timeout."
+                "without workers to see why (data.subprocess_envs: false), or give it more memory or a longer data.env_timeout."
             ) from lost
         assert isinstance(self._env, WorkerEnv)
         self._env.restart()
@@ -149,7 +149,7 @@ class Slot:
         self.seed = seed
         self.answers = []
         self._conversation = Conversation(self._builder, self.history)
-        self._recall.begin()
+        self._memory_prompt.begin()
         self.episode_return = self.episode_penalty = 0.0
         self.starting, self.live = True, False
         self.transcript = Episode(seed, self._agent.system_prompt) if keep_transcript else None
@@ -202,9 +202,9 @@ class Slot:
         return f"{turn} of the episode with reset seed {self.seed}"
 
     @property
-    def turns(self) -> list[PlayedTurn]:
+    def turns(self) -> list[RememberedTurn]:
         """Those of the episode so far, if there are memories; another list than that of the next episode."""
-        return self._recall.turns
+        return self._memory_prompt.turns
 
     def record(self, turn: Turn, terminated: bool, truncated: bool) -> None:
         """Adds a turn to the transcript, if this episode has one."""
@@ -221,7 +221,7 @@ class Slot:
             "seed": self.seed,
             "answers": [(said.answer, said.text, list(said.ids), said.ended) for said in self.answers],
             "observation_text": self._observed,
-            **self._recall.state_dict(self.history),
+            **self._memory_prompt.state_dict(self.history),
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -251,7 +251,7 @@ class Slot:
 
     def _replay(self, state: dict[str, Any]) -> None:
         """From the start of the episode."""
-        self._recall.bring_back(state.get("shown", ()))
+        self._memory_prompt.bring_back(state.get("shown", ()))
         self.ready()
         for answer, text, ids, ended in state["answers"]:
             if not self.live:
@@ -267,7 +267,7 @@ class Slot:
 
     def _ask(self, observation_text: str, candidates: tuple[str, ...]) -> None:
         self._observed = observation_text
-        self.context = self._conversation.context(self._recall.read(observation_text), candidates)
+        self.context = self._conversation.context(self._memory_prompt.read(observation_text), candidates)
 
     def _played(self, reward: float) -> None:
-        self._recall.add(PlayedTurn(self._observed, self.answers[-1].answer, float(reward)))
+        self._memory_prompt.add(RememberedTurn(self._observed, self.answers[-1].answer, float(reward)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import gymnasium
 
 from lgym.agents import TextAgent
-from lgym.data import checks
+from lgym.data import validation
 from lgym.envs.make import make_env
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def bind_agents(data: RolloutDataModule) -> bool:
 def _bind(data: RolloutDataModule, stage: str) -> bool:
     agent, env = data.agents[stage], env_maker(data, stage)()
     agent.bind(env)
-    return checks.offers_candidates(agent, env, data.seed)
+    return validation.offers_candidates(agent, env, data.seed)

@@ -106,12 +106,12 @@ def map_rows(lake: FrozenLakeEnv) -> list[str]:
     return [b"".join(row).decode() for row in np.asarray(lake.desc).tolist()]
 
 
-def baselines(env: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int = STEPS) -> dict[str, float]:
+def reference_returns(env: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int = STEPS) -> dict[str, float]:
     """Mean returns, in at most `steps` steps, of any action and of the best; of random lakes, means over
     `MAPS_FOR_BASELINES` of them."""
     if isinstance(env, RandomFrozenLakeEnv):
         count = min(env.maps, MAPS_FOR_BASELINES)
-        known = [baselines(env.lake(env.first_map + number), steps) for number in range(count)]
+        known = [reference_returns(env.lake(env.first_map + number), steps) for number in range(count)]
         return {name: float(np.mean([values[name] for values in known])) for name in known[0]}
     lake = tables(env)
     uniform = np.full(lake.rewards.shape, 1 / lake.rewards.shape[1])

@@ -14,7 +14,7 @@ STEPS = 200
 
 
 @cache
-def baselines(is_rainy: bool = False, rainy_probability: float = 0.8, steps: int = STEPS) -> dict[str, float]:
+def reference_returns(is_rainy: bool = False, rainy_probability: float = 0.8, steps: int = STEPS) -> dict[str, float]:
     """Mean returns over the 300 starts: of any action, of any that the action mask allows, and of the best.
 
     On a dry day the best takes 13.07 steps: 20 at the end, -1 for each step before.

@@ -118,7 +118,7 @@ class WorkerEnv:
             [(ok, answer)] = self._vector.call_wait(max(0.0, self._due - time.monotonic()))
         except multiprocessing.TimeoutError:
             self._lost = WorkerLostError(
-                f"{self.name} gave no answer within data.worker_timeout, {self._timeout:g} seconds."
+                f"{self.name} gave no answer within data.env_timeout, {self._timeout:g} seconds."
             )
         except (EOFError, OSError):
             process = self._vector.processes[0]

@@ -167,7 +167,7 @@ class Agent(TextAgent):
         Raises:
             ValueError: if there are none, if one names no action, or if episodes wait to be learned from.
         """
-        from lgym.data.demonstrations import Demonstration
+        from lgym.data.imitation.demonstrations import Demonstration
 
         shown = [Demonstration(self.format_observation(observation), reply) for observation, reply in turns]
         unread = next((one.response_text for one in shown if not self.parse(one.response_text).ok), None)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from lgym.agents import TextAgent
 from lgym.batch import ReplyBatch, Rollout
-from lgym.data.chat import ContextBuilder
-from lgym.data.conversation import Conversation, History
-from lgym.data.demonstrations import Demonstration
-from lgym.data.imitation import Imitation
+from lgym.data.imitation.demonstrations import Demonstration
+from lgym.data.imitation.sft_sampler import Imitation
+from lgym.data.prompts.conversation import Conversation, History
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
-from lgym.loop.record import PlayedEpisode, PlayedTurn, rollout_of
+from lgym.loop.loop_rollout import LoopEpisode, LoopTurn, rollout_of
 from lgym.models import LLMConfig, LoraSettings, adopt
 from lgym.modules import TextPPO
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
@@ -73,12 +73,12 @@ class LoopLearner:
         self._weights.enter_context(self.llm.fixed())
         self._system_prompt = ""
         self._builder: ContextBuilder | None = None
-        self._episodes: list[PlayedEpisode] = []  # not learned from yet
+        self._episodes: list[LoopEpisode] = []  # not learned from yet
         self._seconds = 0.0  # of playing them
         self._begin(number=0)
 
     def _begin(self, number: int) -> None:
-        self._episode = PlayedEpisode(number)
+        self._episode = LoopEpisode(number)
         self._conversation: Conversation | None = None
         self._messages: list[Message] = []
 
@@ -93,7 +93,7 @@ class LoopLearner:
         with self.module.acting():
             (reply,), values = self._policy.reply([context], int(self._rng.integers(2**62)))
         self._conversation.reply(Said(reply.text, reply.text, reply.ids, reply.ended))
-        self._episode.turns.append(PlayedTurn(context, reply, float(values[0])))
+        self._episode.turns.append(LoopTurn(context, reply, float(values[0])))
         self._messages += [{"role": "user", "content": observation_text}, {"role": "assistant", "content": reply.text}]
         self._seconds += time.perf_counter() - begun
         return reply.text

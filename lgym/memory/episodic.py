@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from rapidfuzz import fuzz, process
 
-from lgym.memory.records import Memory, PlayedTurn
+from lgym.memory.entries import Memory, RememberedTurn
 
-Summarise = Callable[[Sequence[PlayedTurn]], str]
+Summarize = Callable[[Sequence[RememberedTurn]], str]
 
 CACHED_QUESTIONS = 100_000
 """Observations whose memories are kept at hand. Beyond it forgets them all and looks anew."""
@@ -47,7 +47,7 @@ class EpisodicMemory:
     def __init__(
         self,
         unit: Literal["turn", "episode"] = "turn",
-        retrieve: int = 2,
+        top_k: int = 2,
         capacity: int = 1000,
         min_similarity: float = 0.6,
         return_weight: float = 0.5,
@@ -57,7 +57,7 @@ class EpisodicMemory:
         """
         Args:
             unit: what one memory is: a turn, or an episode.
-            retrieve: memories shown at most.
+            top_k: memories shown at most.
             capacity: memories stored at most; the one with the lowest score leaves first, all taken as similar, and of
                 equals the oldest.
             min_similarity: from which on a memory may be shown; 1 for the same observation only.
@@ -65,7 +65,7 @@ class EpisodicMemory:
             half_life: rollouts in which a memory's score halves; null leaves age aside.
             max_characters: of one memory's text; the beginning of a longer one is kept.
         """
-        for name, count in (("retrieve", retrieve), ("capacity", capacity), ("max_characters", max_characters)):
+        for name, count in (("top_k", top_k), ("capacity", capacity), ("max_characters", max_characters)):
             if count < 1:
                 raise ValueError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
         for name, share in (("min_similarity", min_similarity), ("return_weight", return_weight)):
@@ -73,7 +73,7 @@ class EpisodicMemory:
                 raise ValueError(f"The episodic memory's {name} is {share}; it must lie between 0 and 1.")
         if half_life is not None and half_life <= 0:
             raise ValueError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
-        self.unit, self.retrieve, self.capacity, self.min_similarity = unit, retrieve, capacity, min_similarity
+        self.unit, self.top_k, self.capacity, self.min_similarity = unit, top_k, capacity, min_similarity
         self.return_weight, self.half_life, self.max_characters = return_weight, half_life, max_characters
         self._rollouts = 0
         self._entries: dict[tuple[str, str], _Entry] = {}  # the oldest first
@@ -84,7 +84,7 @@ class EpisodicMemory:
         """Memories stored."""
         return len(self._entries)
 
-    def similar(self, turns: Sequence[PlayedTurn], observation_text: str) -> tuple[Memory, ...]:
+    def similar(self, turns: Sequence[RememberedTurn], observation_text: str) -> tuple[Memory, ...]:
         """What comes to mind at an observation after these turns of its episode, the highest score first."""
         question = turns[0].observation_text if self.unit == "episode" and turns else observation_text
         if question not in self._recalled:
@@ -93,10 +93,10 @@ class EpisodicMemory:
             self._recalled[question] = self._nearest(question)
         return self._recalled[question]
 
-    def store(self, episodes: Iterable[Sequence[PlayedTurn]], summarise: Summarise) -> None:
+    def store(self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize) -> None:
         """Takes the episodes that ended in a rollout, in the order of their numbers."""
         self._rollouts += 1
-        for entry in self._happened(episodes, summarise):
+        for entry in self._happened(episodes, summarize):
             key = (entry.observation_text, entry.what)
             known = self._entries.pop(key, None)
             if known is not None:
@@ -123,19 +123,19 @@ class EpisodicMemory:
         self._entries = {(entry.observation_text, entry.what): entry for entry in entries}
         self._arrange()
 
-    def _happened(self, episodes: Iterable[Sequence[PlayedTurn]], summarise: Summarise) -> list[_Entry]:
+    def _happened(self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize) -> list[_Entry]:
         """What a rollout adds, each memory once, in the order in which they happened last."""
-        found: dict[tuple[str, str], tuple[Sequence[PlayedTurn], list[float]]] = {}
+        found: dict[tuple[str, str], tuple[Sequence[RememberedTurn], list[float]]] = {}
         for turns, paid in self._parts(episodes):
-            key = (turns[0].observation_text, turns[0].answer if self.unit == "turn" else summarise(turns))
+            key = (turns[0].observation_text, turns[0].answer if self.unit == "turn" else summarize(turns))
             _, returns = found.pop(key, (turns, []))
             found[key] = (turns, [*returns, paid])
         return [
-            _Entry(seen, what, self._short(summarise(turns)), fmean(returns), len(returns), self._rollouts)
+            _Entry(seen, what, self._short(summarize(turns)), fmean(returns), len(returns), self._rollouts)
             for (seen, what), (turns, returns) in found.items()
         ]
 
-    def _parts(self, episodes: Iterable[Sequence[PlayedTurn]]) -> Iterator[tuple[Sequence[PlayedTurn], float]]:
+    def _parts(self, episodes: Iterable[Sequence[RememberedTurn]]) -> Iterator[tuple[Sequence[RememberedTurn], float]]:
         """What is remembered one by one, with what it returned."""
         for turns in episodes:
             to_come = list(accumulate(turn.reward for turn in reversed(turns)))[::-1]
@@ -176,7 +176,7 @@ class EpisodicMemory:
             for text, ratio, _ in near
             for place, weight, entry in self._by_observation[text]
         ]
-        best = sorted(scored, key=lambda found: found[:2], reverse=True)[: self.retrieve]
+        best = sorted(scored, key=lambda found: found[:2], reverse=True)[: self.top_k]
         return tuple(
             Memory(entry.text, entry.mean_return, self._rollouts - entry.rollout, similarity)
             for _, _, similarity, entry in best

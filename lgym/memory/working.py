@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lgym.memory.records import PlayedTurn
+from lgym.memory.entries import RememberedTurn
 
 
 class WorkingMemory:
-    """A window of recent turns, in the words of the agent's `summarise`."""
+    """A window of recent turns, in the words of the agent's `summarize`."""
 
     def __init__(self, turns: int = 3, max_characters: int = 500) -> None:
         """
         Args:
-            turns: of the episode in hand that are summarised, the last ones.
+            turns: of the episode in hand that are summarized, the last ones.
             max_characters: of the summary; of a longer one the end is shown.
         """
         if turns < 1:
@@ -22,8 +22,8 @@ class WorkingMemory:
             raise ValueError(f"The working memory's max_characters is {max_characters}; it must be 1 or more.")
         self.turns, self.max_characters = turns, max_characters
 
-    def recent(self, turns: Sequence[PlayedTurn], summarise: Callable[[Sequence[PlayedTurn]], str]) -> str:
+    def recent(self, turns: Sequence[RememberedTurn], summarize: Callable[[Sequence[RememberedTurn]], str]) -> str:
         """What is shown of the episode's turns so far; empty in its first."""
-        text = summarise(turns[-self.turns :]) if turns else ""
+        text = summarize(turns[-self.turns :]) if turns else ""
         excess = len(text) - self.max_characters
         return "…" + text[excess + 1 :] if excess > 0 else text

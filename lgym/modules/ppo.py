@@ -100,7 +100,7 @@ class PPO(PolicyLearner):
                 pushes the policy on, and keeps the values' loss and the divergences, which pull it back; with
                 `old_kl_coef: 0` nothing does, and no step is taken. Null never brakes. `optim/steps_braked` counts.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
-            sft_coef: weight of the negative log-likelihood of choices to imitate: `data.demonstrations`, `data.replay`.
+            sft_coef: weight of the negative log-likelihood of choices to imitate: `data.demonstrations`, `data.self_imitation`.
             sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight: each is
                 `data.update_epochs` passes over the demonstrations.
         """

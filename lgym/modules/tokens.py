@@ -49,7 +49,7 @@ class TokenLoss:
         kl_coef: weight of the divergence from the frozen reference, per nat; 0 never runs the reference.
         kl_estimator: how it is estimated from the tokens: k1, k2 or k3 (lgym.functional.kl).
         kl_in: whether it is a term of the loss, or taken from the rewards before any credit is given.
-        sft_coef: weight of the negative log-likelihood of turns to imitate, per token: `data.demonstrations`, `data.replay`.
+        sft_coef: weight of the negative log-likelihood of turns to imitate, per token: `data.demonstrations`, `data.self_imitation`.
         sft_rollouts: rollouts at the start in which nothing but these is learned, whatever the weight: each is
             `data.update_epochs` passes over the demonstrations.
         normalise_by: what a token's loss is divided by: the tokens of its reply, so that every reply counts the same (GRPO);

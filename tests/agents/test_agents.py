@@ -109,7 +109,7 @@ def test_rubbish_is_a_failure_to_parse(agent, rubbish):
 
 def test_baselines_are_finite(agent):
     """A baseline that is no number cannot be drawn beside the curve."""
-    assert all(np.isfinite(value) for value in agent.baselines().values())
+    assert all(np.isfinite(value) for value in agent.reference_returns().values())
 
 
 def test_blackjack_texts_tell_all_states_apart():
@@ -138,13 +138,13 @@ def test_blackjack_words_are_gymnasiums_numbers():
 def test_blackjack_baselines_are_exact():
     """A curve drawn beside wrong baselines says that the model plays better or worse than it does."""
     expected = {"random": -0.3959, "always stay": -0.1864, "hit below 17": -0.0793, "optimal": -0.0466}
-    assert BlackjackAgent().baselines() == pytest.approx(expected, abs=5e-5)
+    assert BlackjackAgent().reference_returns() == pytest.approx(expected, abs=5e-5)
 
 
 def test_changing_the_baselines_does_not_change_the_next_ones():
     """A shared cached dict would carry one caller's entry over to all others."""
-    BlackjackAgent().baselines()["mine"] = 0.0
-    assert "mine" not in BlackjackAgent().baselines()
+    BlackjackAgent().reference_returns()["mine"] = 0.0
+    assert "mine" not in BlackjackAgent().reference_returns()
 
 
 def test_actions_are_found_whatever_the_case():
@@ -167,7 +167,7 @@ def test_an_agent_without_actions_must_read_its_answers():
 
 def test_no_baselines_by_default():
     """An agent that knows no baseline must not invent one."""
-    assert Lift().baselines() == {}
+    assert Lift().reference_returns() == {}
 
 
 def test_an_agent_without_a_prompt_is_refused():

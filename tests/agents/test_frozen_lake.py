@@ -83,13 +83,13 @@ def test_maps_that_nobody_sees_are_refused():
 def test_baselines_are_those_of_the_environment_that_is_played():
     """The corner is one step away: 0.5 of all random first moves end there or in the hole, 5 paid for the goal."""
     agent = FrozenLakeAgent()
-    assert agent.baselines()["optimal"] == 1.0
+    assert agent.reference_returns()["optimal"] == 1.0
     agent.bind(gymnasium.make("FrozenLake-v1", is_slippery=True))
-    assert agent.baselines()["optimal"] == pytest.approx(0.7442, abs=1e-4)
+    assert agent.reference_returns()["optimal"] == pytest.approx(0.7442, abs=1e-4)
     agent.bind(
         gymnasium.make("FrozenLake-v1", is_slippery=False, desc=["SG"], reward_schedule=(5, 0, 0), max_episode_steps=1)
     )
-    assert agent.baselines() == {"random": 5 / 4, "optimal": 5.0}  # right is one of four
+    assert agent.reference_returns() == {"random": 5 / 4, "optimal": 5.0}  # right is one of four
 
 
 def test_the_prompt_says_that_it_slips():

@@ -61,10 +61,10 @@ def test_candidates_are_those_that_change_something(taxi):
 
 def test_baselines_are_those_of_the_environment_that_is_played():
     agent = TaxiAgent()
-    assert agent.baselines()["optimal"] == pytest.approx(7.93)
+    assert agent.reference_returns()["optimal"] == pytest.approx(7.93)
     agent.bind(gymnasium.make("Taxi-v4", max_episode_steps=1))
-    assert agent.baselines()["optimal"] == pytest.approx(-1.0)  # nobody is delivered in one step
+    assert agent.reference_returns()["optimal"] == pytest.approx(-1.0)  # nobody is delivered in one step
     agent.bind(gymnasium.make("Taxi-v4", is_rainy=True))
-    assert -2 < agent.baselines()["optimal"] < 6
+    assert -2 < agent.reference_returns()["optimal"] < 6
     agent.bind(gymnasium.make("Taxi-v4", fickle_passenger=True))
-    assert agent.baselines() == {}
+    assert agent.reference_returns() == {}

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from helpers import echo, tiny
-from lgym.data import chat
-from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
+from lgym.data.prompts import prompt_builder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 
 
@@ -79,7 +79,7 @@ def test_groups_without_signal_are_refilled(refill, second):
     agent = echo.EchoAgent()
     builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     slots = [Slot(gymnasium.make("Dull-v0"), agent, builder) for _ in range(16)]
-    playing = Collector(slots, first_seed=100, group_size=8, refill_groups=refill)
+    playing = Collector(slots, first_seed=100, group_size=8, dynamic_sampling_groups=refill)
     for expected in ([100, 101, 102] if refill else [100, 101]), second:
         rollout = playing.play(ScriptedPolicy(), rng(), episodes=16)
         seeds, counts = rollout.reset_seeds[rollout.mask].unique(return_counts=True)
@@ -201,7 +201,7 @@ def test_a_cache_that_is_cleared_in_mid_rollout_changes_nothing(monkeypatch):
     gradient of its own."""
 
     def played(tokens):
-        monkeypatch.setattr(chat, "CACHED_TOKENS", tokens)
+        monkeypatch.setattr(prompt_builder, "CACHED_TOKENS", tokens)
         policy = ScriptedPolicy()
         rollout = collector(env_id="Echo-v0", agent=echo.EchoAgent(), turns=3, num_envs=3, limit=None).play(
             policy, rng(), episodes=12

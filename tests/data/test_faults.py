@@ -17,8 +17,8 @@ from helpers.runs import checkpoint, lgym, scalars
 from helpers.scripted import Chooser
 from helpers.worlds import RandomCountingAgent, RoomsAgent
 from lgym.batch import Reply
-from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector, Ledger
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.envs.workers import BrokenEnvironmentError, worker_envs
@@ -189,7 +189,7 @@ def test_an_episode_that_kills_every_worker_ends_the_run():
     with pytest.raises(BrokenEnvironmentError) as raised:
         played.play(Chooser(), None, episodes=4)
     played.close()
-    for part in ("Faulty-v0", "exit code 3", "turn 2, action ", "reset seed 101", "lost 3 workers", "data.worker_timeout"):
+    for part in ("Faulty-v0", "exit code 3", "turn 2, action ", "reset seed 101", "lost 3 workers", "data.env_timeout"):
         assert part in str(raised.value)
     assert played.ledger == Ledger(played=5, finished=1, dropped=3)  # 100 in four turns, 101 three times in two, 102 begun
 
@@ -217,7 +217,7 @@ FEW = {"data__num_envs": 2, "data__episodes_per_rollout": 6, "data__eval_episode
 def test_the_command_line_tells_it_in_one_message(tmp_path, model_folder, capfd):
     """And leaves no worker."""
     kwargs = {"data__env_kwargs": "{how: raise, faulty_seed: null}"}
-    options = {"data__workers": "true", "trainer__max_epochs": 1, "trainer__limit_val_batches": 0}
+    options = {"data__subprocess_envs": "true", "trainer__max_epochs": 1, "trainer__limit_val_batches": 0}
     with pytest.raises(SystemExit):
         lgym("fit", tmp_path, model_folder, **FAULTY, **FEW, **options, **kwargs)
     said = capfd.readouterr().err
@@ -236,8 +236,8 @@ def test_a_run_with_workers_is_the_run_without_and_resumes_exactly(tmp_path, mod
     }
     without, within = tmp_path / "without", tmp_path / "within"
     lgym("fit", without, model_folder, trainer__max_epochs=2, **counting, **turns)
-    lgym("fit", within, model_folder, trainer__max_epochs=1, data__workers="true", **counting, **turns)
-    lgym("fit", within, model_folder, trainer__max_epochs=2, data__workers="true", ckpt_path="last", **counting, **turns)
+    lgym("fit", within, model_folder, trainer__max_epochs=1, data__subprocess_envs="true", **counting, **turns)
+    lgym("fit", within, model_folder, trainer__max_epochs=2, data__subprocess_envs="true", ckpt_path="last", **counting, **turns)
     a, b = checkpoint(without), checkpoint(within)
     assert a["RolloutDataModule"]["ranks"][0]["collector"] == b["RolloutDataModule"]["ranks"][0]["collector"]
     assert a["RolloutDataModule"]["ranks"][0]["rng"] == b["RolloutDataModule"]["ranks"][0]["rng"]
@@ -258,7 +258,7 @@ def test_a_run_goes_on_over_a_killed_worker_and_counts_it(tmp_path, model_folder
     monkeypatch.setattr(Collector, "_step", step)
     counting = {"data__env": "Counting-v0", "data__agent": "helpers.echo.CountingAgent", "data__max_episode_steps": 4}
     lgym(
-        "fit", tmp_path, model_folder, trainer__max_epochs=2, trainer__limit_val_batches=0, data__workers="true", **counting,
+        "fit", tmp_path, model_folder, trainer__max_epochs=2, trainer__limit_val_batches=0, data__subprocess_envs="true", **counting,
         **FEW,
     )  # fmt: skip
     ledger = checkpoint(tmp_path)["RolloutDataModule"]["ranks"][0]["collector"]["ledger"]
@@ -271,7 +271,7 @@ def test_wrappers_of_a_yaml_go_to_workers(tmp_path, model_folder):
     """As their class and settings: with the parser that made them, nothing could be sent while other workers run, and each
     would load torch."""
     wrappers = "[{class_path: helpers.wrappers.PaidWithoutTorch, init_args: {reward: 5}}]"
-    options = {"data__workers": "true", "data__wrappers": wrappers, "trainer__max_epochs": 1}
+    options = {"data__subprocess_envs": "true", "data__wrappers": wrappers, "trainer__max_epochs": 1}
     lgym("fit", tmp_path, model_folder, **FEW, **options)
     logged = scalars(tmp_path)
     assert list(logged["rollout/return_mean"].values()) == [5.0]
@@ -287,11 +287,11 @@ def test_ctrl_c_ends_the_workers(tmp_path, model_folder, monkeypatch):
 
     monkeypatch.setattr(Collector, "_step", interrupted)
     with pytest.raises((SystemExit, KeyboardInterrupt)):
-        lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, data__workers="true", **FEW)
+        lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, data__subprocess_envs="true", **FEW)
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5])
 def test_a_timeout_must_be_some_time(tmp_path, model_folder, capfd, seconds):
     with pytest.raises(SystemExit):
-        lgym("fit", tmp_path, model_folder, data__worker_timeout=seconds)
-    assert f"data.worker_timeout is {seconds:g} seconds" in capfd.readouterr().err
+        lgym("fit", tmp_path, model_folder, data__env_timeout=seconds)
+    assert f"data.env_timeout is {seconds:g} seconds" in capfd.readouterr().err

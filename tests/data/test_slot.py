@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 
 from helpers import echo, tiny
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 from lgym.types import Said
 

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
 from lgym.envs import make_env
-from lgym.envs.frozen_lake import RandomFrozenLakeEnv, baselines
+from lgym.envs.frozen_lake import RandomFrozenLakeEnv, reference_returns
 
 
 def maps(env, seeds):
@@ -18,17 +18,17 @@ def test_baselines_of_the_4x4_lake():
     """Not slippery, the best always arrives, and so it does in 6 steps but never in 5. Slippery, nobody does better than
     0.7442 in 100 steps. At random, both are the same: a random move that slips is a random move."""
     dry, slippery = FrozenLakeEnv(is_slippery=False), FrozenLakeEnv()
-    assert baselines(dry) == pytest.approx({"random": 0.0139398, "optimal": 1.0}, abs=1e-6)
-    assert baselines(slippery) == pytest.approx({"random": 0.0139398, "optimal": 0.7441903}, abs=1e-6)
-    assert baselines(dry, 6)["optimal"] == 1.0
-    assert baselines(dry, 5)["optimal"] == 0.0
+    assert reference_returns(dry) == pytest.approx({"random": 0.0139398, "optimal": 1.0}, abs=1e-6)
+    assert reference_returns(slippery) == pytest.approx({"random": 0.0139398, "optimal": 0.7441903}, abs=1e-6)
+    assert reference_returns(dry, 6)["optimal"] == 1.0
+    assert reference_returns(dry, 5)["optimal"] == 0.0
 
 
 def test_baselines_of_random_lakes_are_means():
     env = RandomFrozenLakeEnv(first_map=5, maps=2, is_slippery=True)
-    one, two = (baselines(FrozenLakeEnv(desc=generate_random_map(4, 0.8, seed))) for seed in (5, 6))
+    one, two = (reference_returns(FrozenLakeEnv(desc=generate_random_map(4, 0.8, seed))) for seed in (5, 6))
     assert one != two
-    assert baselines(env) == pytest.approx({name: (one[name] + two[name]) / 2 for name in one})
+    assert reference_returns(env) == pytest.approx({name: (one[name] + two[name]) / 2 for name in one})
 
 
 def test_the_map_follows_from_the_seed():

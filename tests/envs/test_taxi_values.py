@@ -6,12 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lgym.envs.taxi import baselines
+from lgym.envs.taxi import reference_returns
 
 
 def test_baselines():
     """Optimal: over the 300 starts, 20 for the delivery and -1 for each of the 12.07 steps before it."""
-    values = baselines()
+    values = reference_returns()
     assert values["optimal"] == pytest.approx(20 - 12.07, abs=1e-6)
     assert values["random"] == pytest.approx(-771.0910, abs=1e-3)
     assert values["random, allowed actions"] == pytest.approx(-186.1795, abs=1e-3)
@@ -29,9 +29,9 @@ def test_baselines_are_those_of_the_environment():
             _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
             total, over = total + reward, terminated or truncated
         returns.append(total)
-    assert np.mean(returns) == pytest.approx(baselines()["random"], abs=25)
+    assert np.mean(returns) == pytest.approx(reference_returns()["random"], abs=25)
 
 
 def test_rain_and_less_time_cost():
-    assert baselines(is_rainy=True)["optimal"] < baselines()["optimal"] - 1
-    assert baselines(steps=5)["optimal"] < 0
+    assert reference_returns(is_rainy=True)["optimal"] < reference_returns()["optimal"] - 1
+    assert reference_returns(steps=5)["optimal"] < 0

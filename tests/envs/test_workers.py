@@ -186,7 +186,7 @@ def test_a_worker_that_dies_or_hangs_is_lost_until_it_is_replaced(workers):
         ask(env, "reset", seed=0)
     before = multiprocessing.active_children()
     started = time.perf_counter()
-    with pytest.raises(WorkerLostError, match="no answer within data.worker_timeout, 0.5 seconds"):
+    with pytest.raises(WorkerLostError, match="no answer within data.env_timeout, 0.5 seconds"):
         ask(hanging, "step", 1)
     assert time.perf_counter() - started < 5
     with pytest.raises(WorkerLostError, match="no answer"):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from helpers.fuzz import inputs
 from helpers.scripted import TOKENIZER, Chooser, DyingEnv, Numbered, ScriptedEnv, Speaker, spoken, value_of
 from lgym.agents.base import FALLBACKS
-from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
-from lgym.data.recall import Recall
+from lgym.data.prompts.memory_prompt import MemoryPrompt
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 from lgym.memory import EpisodicMemory
 from lgym.types import Said
@@ -47,9 +47,9 @@ def collector(setup, deaths=None, refill=True):
     envs = envs if deaths is None else [DyingEnv(env, deaths) for env in envs]
     options = {"chooses": not setup["speaks"], "history": setup["history"]}
     memory = EpisodicMemory()  # in which nothing is stored: turns are kept in mind, and nothing is shown of them
-    slots = [Slot(env, agent, builder, **options, recall=Recall(agent, episodic=memory)) for env in envs]
+    slots = [Slot(env, agent, builder, **options, memory_prompt=MemoryPrompt(agent, episodic=memory)) for env in envs]
     refills = setup["refill"] if refill else 0
-    return Collector(slots, 100, kept_transcripts=2, group_size=setup["group_size"], refill_groups=refills)
+    return Collector(slots, 100, kept_transcripts=2, group_size=setup["group_size"], dynamic_sampling_groups=refills)
 
 
 def play(player, setup, rng, amount, by_turns):

@@ -24,7 +24,7 @@ from lgym.agents import (
 )
 from lgym.agents.blackjack import BlackjackJsonAgent
 from lgym.agents.parsing import PATTERN_LENGTH, action_number, last_json_object, last_match
-from lgym.data.questions import action_of
+from lgym.data.prompts.action_candidates import action_of
 
 
 class Named(TextAgent):

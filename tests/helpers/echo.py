@@ -42,7 +42,7 @@ class EchoAgent(TextAgent):
     def format_observation(self, observation) -> str:
         return WORDS[int(observation)]
 
-    def baselines(self) -> dict[str, float]:
+    def reference_returns(self) -> dict[str, float]:
         return {"random": 1 / 3, "optimal": 1.0}
 
 

@@ -63,10 +63,10 @@ class NamesAgent(TextAgent):
     def format_observation(self, observation) -> str:
         return "".join("ab"[int(letter)] for letter in observation)
 
-    def summarise(self, turns) -> str:
+    def summarize(self, turns) -> str:
         return turns[-1].answer
 
-    def recall(self, observation_text, recent, similar) -> str:
+    def render_memory(self, observation_text, recent, similar) -> str:
         return f"{observation_text} {similar[0].text if similar and similar[0].mean_return > 0.5 else '-'}"
 
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers import tiny
 from lgym.batch import Rollout
-from lgym.data.shares import minibatches
+from lgym.data.sharding import minibatches
 from lgym.models import LLMConfig
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, TextPPO, TokenLoss
 from lgym.modules.base import PolicyLearner

@@ -67,11 +67,11 @@ def lines(tmp_path, wrong=0):
     path = tmp_path / "lines.jsonl"
     records = [{"prompt": word, "answer": echo.WORDS[(i + wrong) % 3]} for i, word in enumerate(echo.WORDS)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return f"demonstrations: [{{class_path: lgym.data.JsonLines, init_args: {{path: {path}}}}}]"
+    return f"demonstrations: [{{class_path: lgym.data.JsonlDemonstrations, init_args: {{path: {path}}}}}]"
 
 
 EXPERT = (
-    "demonstrations: [{class_path: lgym.data.Expert, init_args: {episodes: 9, "
+    "demonstrations: [{class_path: lgym.data.ExpertDemonstrations, init_args: {episodes: 9, "
     "policy: {class_path: learning.test_imitation.WordExpert}}}]"
 )
 
@@ -128,7 +128,7 @@ def test_policies_that_speak_imitate_too(tmp_path, model_folder, policy):
 
 def test_the_best_episodes_are_imitated(tmp_path, model_folder):
     """With hardly any weight on the reward's own gradient, imitating what paid is what learns."""
-    data = "replay: {class_path: lgym.data.BestEpisodes, init_args: {top_fraction: 0.3}}"
+    data = "self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.3}}"
     algorithm = {"algorithm": "REINFORCE", "sft": "loss: {clip_low: 0.2, clip_high: 0.2, sft_coef: 1.0, sft_rollouts: 8}"}
     found = fit(tmp_path, model_folder, data=data, sign=1, **algorithm)
     assert found["val_sampled/return_mean"][-1] > 0.9

@@ -16,7 +16,7 @@ from helpers.runs import lgym, scalars
 from helpers.templates import TEMPLATES
 from lgym import Agent
 from lgym.agents import TextAgent
-from lgym.loop.record import rollout_of
+from lgym.loop.loop_rollout import rollout_of
 from lgym.models.build import PLAIN_TEMPLATE
 
 SHORT = {"max_new_tokens": 4}

@@ -7,7 +7,7 @@ import io
 import pytest
 import torch
 
-from lgym.memory import EpisodicMemory, PlayedTurn
+from lgym.memory import EpisodicMemory, RememberedTurn
 
 
 def told(turns):
@@ -16,9 +16,9 @@ def told(turns):
 
 def memory(*rollouts, **settings):
     """Rollouts of episodes of one turn, each an observation, an answer and a reward."""
-    made = EpisodicMemory(**{"retrieve": 9, "min_similarity": 0, "return_weight": 0, "half_life": None, **settings})
+    made = EpisodicMemory(**{"top_k": 9, "min_similarity": 0, "return_weight": 0, "half_life": None, **settings})
     for rollout in rollouts:
-        made.store([[PlayedTurn(*turn)] for turn in rollout], told)
+        made.store([[RememberedTurn(*turn)] for turn in rollout], told)
     return made
 
 
@@ -32,7 +32,7 @@ def test_the_nearest_come_first():
     made = memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)])
     assert texts(made, "door") == ["doors:a", "floor:a", "wall:a"]
     assert [found.similarity for found in made.similar((), "door")] == pytest.approx([8 / 9, 6 / 9, 0])
-    assert texts(memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)], retrieve=1), "door") == ["doors:a"]
+    assert texts(memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)], top_k=1), "door") == ["doors:a"]
 
 
 @pytest.mark.parametrize(("least", "found"), [(0.6, 2), (0.7, 1), (0.9, 0)])
@@ -72,7 +72,7 @@ def test_age_counts_in_rollouts():
 def test_a_turn_returns_what_was_paid_from_it_on():
     """1, 0.1 and 0.2 were paid: 1.3, 0.3 and 0.2 from each turn on."""
     made = memory()
-    made.store([[PlayedTurn("a", "x", 1.0), PlayedTurn("b", "y", 0.1), PlayedTurn("c", "z", 0.2)]], told)
+    made.store([[RememberedTurn("a", "x", 1.0), RememberedTurn("b", "y", 0.1), RememberedTurn("c", "z", 0.2)]], told)
     found = {found.text: found.mean_return for found in made.similar((), "a")}
     assert found == pytest.approx({"a:x": 1.3, "b:y": 0.3, "c:z": 0.2})
 
@@ -80,8 +80,8 @@ def test_a_turn_returns_what_was_paid_from_it_on():
 def test_an_episode_is_found_by_how_it_began():
     """In each of its turns; it returns what all of it was paid."""
     made = memory(unit="episode", min_similarity=1)
-    episode = [PlayedTurn("hall", "east", 1.0), PlayedTurn("attic", "stop", 2.0)]
-    made.store([episode, [PlayedTurn("attic", "stop", 0.0)]], told)
+    episode = [RememberedTurn("hall", "east", 1.0), RememberedTurn("attic", "stop", 2.0)]
+    made.store([episode, [RememberedTurn("attic", "stop", 0.0)]], told)
     assert [found[:2] for found in made.similar((), "hall")] == [("hall:east, attic:stop", 3.0)]
     assert texts(made, "attic", turns=episode[:1]) == ["hall:east, attic:stop"]
     assert texts(made, "attic") == ["attic:stop"]
@@ -122,7 +122,7 @@ def test_a_question_is_looked_up_once_a_rollout(monkeypatch):
     for _ in range(3):
         assert texts(made, "door") == ["door:x"]
     assert asked == ["door"]
-    made.store([[PlayedTurn("door", "y", 0.0)]], told)
+    made.store([[RememberedTurn("door", "y", 0.0)]], told)
     assert texts(made, "door") == ["door:y", "door:x"]
 
 
@@ -137,7 +137,7 @@ def test_it_comes_back_from_a_checkpoint():
     other.load_state_dict(torch.load(file, weights_only=True))
     assert other.similar((), "door") == made.similar((), "door")
     for one in (made, other):
-        one.store([[PlayedTurn(*turn)] for turn in second], told)
+        one.store([[RememberedTurn(*turn)] for turn in second], told)
     assert other.state_dict() == made.state_dict()
     assert len(other) == 3
 
@@ -151,7 +151,7 @@ def test_memories_of_another_unit_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"retrieve": 0}, "retrieve is 0; it must be 1 or more"),
+        ({"top_k": 0}, "top_k is 0; it must be 1 or more"),
         ({"capacity": 0}, "capacity is 0; it must be 1 or more"),
         ({"max_characters": 0}, "max_characters is 0; it must be 1 or more"),
         ({"min_similarity": 60}, "min_similarity is 60; it must lie between 0 and 1"),

@@ -1,12 +1,12 @@
-"""The window: which turns are summarised, and how much of the summary is shown."""
+"""The window: which turns are summarized, and how much of the summary is shown."""
 
 from __future__ import annotations
 
 import pytest
 
-from lgym.memory import PlayedTurn, WorkingMemory
+from lgym.memory import RememberedTurn, WorkingMemory
 
-TURNS = [PlayedTurn(f"room {number}", "go", 0.0) for number in (1, 2, 3)]
+TURNS = [RememberedTurn(f"room {number}", "go", 0.0) for number in (1, 2, 3)]
 
 
 def told(turns):
@@ -19,7 +19,7 @@ def test_only_the_last_turns_are_summarised():
 
 
 def test_there_is_nothing_to_summarise_in_the_first_turn():
-    """An agent's `summarise` may take the last of the turns."""
+    """An agent's `summarize` may take the last of the turns."""
     assert WorkingMemory().recent([], lambda turns: turns[-1].answer) == ""
 
 

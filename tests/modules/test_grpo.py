@@ -13,7 +13,7 @@ from helpers.letters import CONFIG as LETTERS
 from helpers.replies import reply_batch
 from helpers.runs import lgym, scalars
 from lgym.batch import Reply, Rollout
-from lgym.data import chat
+from lgym.data.prompts import prompt_builder
 from lgym.models import LLMConfig
 from lgym.modules import GRPO, TokenLoss
 from lgym.policies import GenerationPolicy
@@ -140,7 +140,7 @@ def test_a_run_that_outgrows_its_cache_goes_on(tmp_path, model_folder, monkeypat
     afterwards looked as if they had begun otherwise, and the run ended with an accusation of the environment."""
     config = tmp_path / "letters.yaml"
     config.write_text(LETTERS)
-    monkeypatch.setattr(chat, "CACHED_TOKENS", 100)
+    monkeypatch.setattr(prompt_builder, "CACHED_TOKENS", 100)
     turns = {"data__env": "Echo-v0", "data__env_kwargs": "{turns: 3}", "data__agent": "helpers.echo.ForgivingEchoAgent"}
     small = {"data__episodes_per_rollout": 32, "data__num_envs": 4, "data__eval_episodes": 2}
     policy = {"model__init_args__policy": "lgym.policies.CandidatePolicy"}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lgym.data.demonstrations import Demonstration
-from lgym.data.replay import BestEpisodes, FinishedEpisode
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
+from lgym.data.imitation.demonstrations import Demonstration
 
 
 def episode(episode_return, *words, seed=0):
@@ -20,7 +20,7 @@ def words(buffer):
 
 
 def filled(*episodes, **settings):
-    buffer = BestEpisodes(**settings)
+    buffer = BestEpisodeBuffer(**settings)
     buffer.add(episodes)
     return buffer
 
@@ -88,7 +88,7 @@ def test_the_same_turns_are_kept_once_with_the_better_return():
 
 def test_the_worst_leave_first_and_of_equals_the_oldest():
     """Room for two: of 3, 1, 2 the 1 leaves; then another 2 takes the old 2's place; then a 1 finds none."""
-    buffer = BestEpisodes(top_fraction=0.5, capacity=2)
+    buffer = BestEpisodeBuffer(top_fraction=0.5, capacity=2)
     for word, episode_return, kept in [
         ("a", 3.0, "a"),
         ("b", 1.0, "ab"),
@@ -102,7 +102,7 @@ def test_the_worst_leave_first_and_of_equals_the_oldest():
 
 def test_playing_an_episode_again_makes_it_new():
     """Of two equals, the one that was not played lately leaves."""
-    buffer = BestEpisodes(top_fraction=0.5, capacity=2)
+    buffer = BestEpisodeBuffer(top_fraction=0.5, capacity=2)
     for word in "abac":
         buffer.add([episode(1.0, word), episode(0.0, "z")])
     assert words(buffer) == "ac"
@@ -136,4 +136,4 @@ def test_a_checkpoint_brings_it_back(tmp_path):
 def test_settings_that_keep_nothing_are_refused(settings):
     """With the number that is wrong."""
     with pytest.raises(ValueError, match=f"{next(iter(settings))} is {next(iter(settings.values()))}"):
-        BestEpisodes(**settings)
+        BestEpisodeBuffer(**settings)

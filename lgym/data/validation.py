@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from lgym.agents import GeneralAgent, TextAgent
-from lgym.data.questions import action_of, offered
+from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.types import ParsedAction
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def require_sound(data: RolloutDataModule) -> None:
     )
     require_one_amount(data.episodes_per_rollout, data.turns_per_rollout, data.num_envs)
     require_whole_groups(data.group_size, data.episodes_per_rollout)
-    if data.refill_groups < 0 or (data.refill_groups > 0 and data.group_size < 2):
+    if data.dynamic_sampling_groups < 0 or (data.dynamic_sampling_groups > 0 and data.group_size < 2):
         raise ValueError(
-            f"data.refill_groups is {data.refill_groups} and data.group_size is {data.group_size}; give 0 or more groups, "
+            f"data.dynamic_sampling_groups is {data.dynamic_sampling_groups} and data.group_size is {data.group_size}; give 0 or more groups, "
             "of two episodes or more."
         )
     require_history(data.history)
-    require_seconds(worker_timeout=data.worker_timeout)
-    require_replayable(data.replay, data.episodes_per_rollout, data.history)
+    require_seconds(env_timeout=data.env_timeout)
+    require_replayable(data.self_imitation, data.episodes_per_rollout, data.history)
 
 
 def require_history(history: Any) -> None:
@@ -98,14 +98,14 @@ def require_seconds(**values: float) -> None:
 def require_replayable(replay: Any, episodes: int | None, history: Any) -> None:
     if replay is not None and (episodes is None or history != 0):
         raise ValueError(
-            f"data.replay keeps whole episodes, asked without history: set data.episodes_per_rollout (it is {episodes}) and "
+            f"data.self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout (it is {episodes}) and "
             f"data.history: 0 (it is {history})."
         )
 
 
 def require_imitation(given: bool, imitates: bool) -> None:
     if given != imitates:
-        what = "data.demonstrations or data.replay" if given else "neither data.demonstrations nor data.replay"
+        what = "data.demonstrations or data.self_imitation" if given else "neither data.demonstrations nor data.self_imitation"
         how = "0" if given else "above 0"
         raise ValueError(
             f"There is {what} to imitate, and sft_coef or sft_rollouts of the model is {how}: set both sides, or neither."

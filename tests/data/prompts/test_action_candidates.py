@@ -9,7 +9,7 @@ import pytest
 from helpers import echo, tiny
 from lgym.check.world import ask
 from lgym.data import RolloutDataModule
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.types import ParsedAction
 
 
@@ -122,14 +122,14 @@ def test_equal_questions_are_the_same_object():
 def test_what_is_kept_is_bounded_by_its_tokens(monkeypatch):
     """However many contexts: a thousand long ones could fill the memory. Here two of them are too many."""
     size = len(builder().context("x" * 50, ["a"]).prompt_ids) + 1  # with the candidate's token
-    monkeypatch.setattr("lgym.data.chat.CACHED_TOKENS", 2 * size - 1)
+    monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 2 * size - 1)
     made = builder()
     first = made.context("x" * 50, ["a"])
     assert made.context("x" * 50, ["a"]) is first
     made.context("y" * 50, ["a"])
     assert made.context("x" * 50, ["a"]) is not first
     assert len(made._contexts) == 1
-    monkeypatch.setattr("lgym.data.chat.CACHED_TOKENS", 2 * size)
+    monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 2 * size)
     made.context("y" * 50, ["a"])
     assert len(made._contexts) == 2
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
-from lgym.agents.describe import ObservationWords
+from lgym.agents.observation_formatter import ObservationFormatter
 
 CAR = Box(np.array([-1.2, -0.07]), np.array([0.6, 0.07]), dtype=np.float64)
 ROBOT = Dict(robot=Box(-np.inf, np.inf, (2,)), door=Discrete(3))
@@ -50,7 +50,7 @@ PAIR = Tuple((Discrete(5), Box(0, 1, (1,))))
     ],
 )
 def test_in_words(space, settings, observation, text):
-    assert ObservationWords(space, **settings)(observation) == text
+    assert ObservationFormatter(space, **settings)(observation) == text
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_in_words(space, settings, observation, text):
 def test_what_has_no_words_is_refused_with_the_way_out(space, said):
     """Thousands of pixels as text would fill the prompt and teach nothing."""
     with pytest.raises(ValueError, match="data.wrappers") as caught:
-        ObservationWords(space)
+        ObservationFormatter(space)
     assert said in str(caught.value)
 
 
@@ -84,4 +84,4 @@ def test_what_has_no_words_is_refused_with_the_way_out(space, said):
 def test_settings_of_what_is_not_there_are_refused(settings, said):
     """A misspelt name must not be ignored."""
     with pytest.raises(ValueError, match=said):
-        ObservationWords(CAR, **settings)
+        ObservationFormatter(CAR, **settings)

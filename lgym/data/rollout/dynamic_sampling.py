@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refill:
+class DynamicSampling:
     """Asks for another group whenever one ends whose episodes all had the same return, so many times a rollout.
 
     Such a group gives every one of its episodes the advantage 0. It stays in the rollout's statistics. (Dynamic sampling:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from lgym.data.demonstrations import Demonstration
+from lgym.data.imitation.demonstrations import Demonstration
 
 
 class FinishedEpisode(NamedTuple):
@@ -20,7 +20,7 @@ class FinishedEpisode(NamedTuple):
     turns: tuple[Demonstration, ...]
 
 
-class BestEpisodes:
+class BestEpisodeBuffer:
     """The top fraction, by return, of every rollout, each sequence of observations and answers once.
 
     Episodes as good as the last of the fraction are kept with it: which of equals to take would be arbitrary. For the same

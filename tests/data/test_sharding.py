@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lgym import ranks
-from lgym.data.checks import require_history, require_replayable, require_seconds
-from lgym.data.imitation import _batch
-from lgym.data.shares import minibatches, own_state, remembering_all, share
+from lgym.data.imitation.sft_sampler import _batch
+from lgym.data.sharding import minibatches, rank_state, shard_range, store_from_all_ranks
+from lgym.data.validation import require_history, require_replayable, require_seconds
 from modules import test_ppo
 from policies.test_generation import CONTEXTS, replies_of
 from policies.test_generation import policy as speaking
@@ -33,7 +33,7 @@ def test_shares_cover_everything_once(process, total, size):
     played = []
     for rank in range(size):
         process(rank, size)
-        first, count = share(total)
+        first, count = shard_range(total)
         assert total // size <= count <= -(-total // size)
         played += range(first, first + count)
     assert played == list(range(total))
@@ -62,9 +62,9 @@ def test_all_remember_what_each_played(monkeypatch):
     """Catches memories that differ from process to process."""
     monkeypatch.setattr(ranks, "everyone", lambda own: [own, [["theirs"]]])
     stored = []
-    remembering_all(stored.extend)([["ours"], ["ours too"]])
+    store_from_all_ranks(stored.extend)([["ours"], ["ours too"]])
     assert stored == [["ours"], ["ours too"], ["theirs"]]
-    assert remembering_all(None) is None
+    assert store_from_all_ranks(None) is None
 
 
 def test_states_of_another_number_of_processes(process):
@@ -72,12 +72,12 @@ def test_states_of_another_number_of_processes(process):
     process(1, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert own_state(["first", "second"]) == "second"
+        assert rank_state(["first", "second"]) == "second"
     with pytest.warns(UserWarning, match="written by 1 processes and 2 go on"):
-        assert own_state(["first"]) is None
+        assert rank_state(["first"]) is None
     process(0, 1)
     with pytest.warns(UserWarning, match="written by 2 processes and 1 go on"):
-        assert own_state(["first", "second"]) == "first"
+        assert rank_state(["first", "second"]) == "first"
 
 
 def test_limits_of_the_data_are_refused():
@@ -86,13 +86,13 @@ def test_limits_of_the_data_are_refused():
     require_history(0)
     with pytest.raises(ValueError, match="history is -1"):
         require_history(-1)
-    require_seconds(worker_timeout=0.1)
-    with pytest.raises(ValueError, match="worker_timeout is 0 seconds"):
-        require_seconds(worker_timeout=0.0)
+    require_seconds(env_timeout=0.1)
+    with pytest.raises(ValueError, match="env_timeout is 0 seconds"):
+        require_seconds(env_timeout=0.0)
     require_replayable(None, None, "full")
     require_replayable(object(), 8, 0)
     for episodes, history in ((None, 0), (8, 1), (8, "full")):
-        with pytest.raises(ValueError, match="replay keeps whole episodes"):
+        with pytest.raises(ValueError, match="self_imitation keeps whole episodes"):
             require_replayable(object(), episodes, history)
 
 

@@ -9,9 +9,9 @@ import torch
 from helpers import echo, tiny
 from helpers.replies import reply_batch
 from lgym.batch import Reply
-from lgym.data.chat import ContextBuilder
-from lgym.data.demonstrations import Demonstration
-from lgym.data.imitation import Imitation
+from lgym.data.imitation.demonstrations import Demonstration
+from lgym.data.imitation.sft_sampler import Imitation
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from modules.test_grpo import learner
 
 
@@ -45,7 +45,7 @@ def test_every_token_counts_the_same():
 
 def test_a_question_that_was_made_twice_is_asked_once(monkeypatch):
     """Catches contexts told apart by who made them: the second turn's was forgotten by a full cache and made anew."""
-    monkeypatch.setattr("lgym.data.chat.CACHED_TOKENS", 1)
+    monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 1)
     batch = imitation(("red", "r"), ("blue", "b"), ("red", "e")).draw(np.random.default_rng(0))
     assert sorted(context.observation_text for context in batch.contexts) == ["blue", "red"]
     assert len(batch.rows) == 3

@@ -12,9 +12,9 @@ import torch
 from helpers import echo, tiny
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
-from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
-from lgym.data.conversation import Conversation
+from lgym.data.prompts.conversation import Conversation
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 from lgym.models import LLMConfig, build_llm
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy

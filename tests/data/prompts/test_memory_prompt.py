@@ -16,20 +16,20 @@ from helpers.runs import checkpoint, lgym
 from helpers.scripted import Chooser
 from helpers.worlds import RoomsAgent
 from lgym.data import RolloutDataModule
-from lgym.data.chat import ContextBuilder
 from lgym.data.collector import Collector
-from lgym.data.recall import Recall, summary
+from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.envs.workers import worker_envs
-from lgym.memory import EpisodicMemory, Memory, PlayedTurn, WorkingMemory
+from lgym.memory import EpisodicMemory, Memory, RememberedTurn, WorkingMemory
 from lgym.types import Said
 
 
 def slot(env_id, agent, *, working=None, episodic=None, env=None, builder=None, **settings):
     builder = builder or ContextBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     env = env or gymnasium.make(env_id, max_episode_steps=5)
-    return Slot(env, agent, builder, recall=Recall(agent, working, episodic), **settings)
+    return Slot(env, agent, builder, memory_prompt=MemoryPrompt(agent, working, episodic), **settings)
 
 
 def collector(memory, num_envs=2, env_id="Counting-v0", agent=None, envs=None, **settings):
@@ -38,7 +38,7 @@ def collector(memory, num_envs=2, env_id="Counting-v0", agent=None, envs=None, *
     builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     shared = {"working": WorkingMemory(), "episodic": memory, "builder": builder}
     slots = [slot(env_id, agent, env=env, **shared) for env in envs or [None] * num_envs]
-    return Collector(slots, 100, remember=partial(memory.store, summarise=partial(summary, agent)), **settings)
+    return Collector(slots, 100, remember=partial(memory.store, summarize=partial(summary, agent)), **settings)
 
 
 def say(made, *answers):
@@ -54,13 +54,13 @@ def test_memories_stand_above_the_observation():
     """In the default words."""
     agent = echo.EchoAgent()
     similar = [Memory("red -> blue (+0)", 0.5, 3, 1.0), Memory("red -> red (+1)", 1.0, 0, 0.9)]
-    assert agent.recall("red", "", ()) == "red"
-    assert agent.recall("red", "green -> blue (+0)", similar) == (
+    assert agent.render_memory("red", "", ()) == "red"
+    assert agent.render_memory("red", "green -> blue (+0)", similar) == (
         "Earlier episodes:\nred -> blue (+0); return +0.5\nred -> red (+1); return +1\n"
         "This episode:\ngreen -> blue (+0)\nNow:\nred"
     )
-    turns = [PlayedTurn("two\nlines", "red", 0.0), PlayedTurn("blue", "green", -1.23456)]
-    assert agent.summarise(turns) == "two lines -> red (+0)\nblue -> green (-1.23)"
+    turns = [RememberedTurn("two\nlines", "red", 0.0), RememberedTurn("blue", "green", -1.23456)]
+    assert agent.summarize(turns) == "two lines -> red (+0)\nblue -> green (-1.23)"
 
 
 def test_the_window_moves_with_the_episode_and_begins_anew():
@@ -72,7 +72,7 @@ def test_the_window_moves_with_the_episode_and_begins_anew():
         assert word in echo.WORDS
         assert second == f"This episode:\n{word} -> green (+0)\nNow:\nwhich?"
         assert tiny.tokenizer().decode(made.context.prompt_ids).endswith("which?<|im_end|>\n<|im_start|>assistant\n")
-        assert made.turns == [PlayedTurn(word, "green", 0.0)]
+        assert made.turns == [RememberedTurn(word, "green", 0.0)]
 
 
 def test_a_reply_that_could_not_be_read_is_remembered_too():
@@ -82,12 +82,12 @@ def test_a_reply_that_could_not_be_read_is_remembered_too():
     made.reset(0)
     word, again, _ = say(made, "hm", "red")
     assert again == f"This episode:\n{word} -> hm (-0.5)\nNow:\n{word}"
-    assert made.turns == [PlayedTurn(word, "hm", -0.5), PlayedTurn(word, "red", 0.0)]
+    assert made.turns == [RememberedTurn(word, "hm", -0.5), RememberedTurn(word, "red", 0.0)]
 
 
 def test_all_of_a_rollout_recalls_the_same():
     """What its episodes were is stored when it ends: no prompt of Echo's three becomes two."""
-    memory = EpisodicMemory(min_similarity=1, retrieve=1)
+    memory = EpisodicMemory(min_similarity=1, top_k=1)
     player = collector(memory, env_id="Echo-v0", agent=echo.EchoAgent())
     first, second = (player.play(Chooser(), None, episodes=60) for _ in range(2))
     assert sorted(context.observation_text for context in first.contexts) == sorted(echo.WORDS)
@@ -151,13 +151,13 @@ def test_an_episode_is_brought_back_as_it_was_shown(history, unit):
     """Though the memory is another by then, prompts are the same token for token; and they recall it from there on."""
     memory = EpisodicMemory(unit, min_similarity=0)
     settings = {"working": WorkingMemory(2), "episodic": memory, "history": history, "chooses": False}
-    memory.store([[PlayedTurn("1 1", "stop", 0.0)]], partial(summary, echo.CountingAgent()))
+    memory.store([[RememberedTurn("1 1", "stop", 0.0)]], partial(summary, echo.CountingAgent()))
     made, other = (slot("Counting-v0", echo.CountingAgent(), **settings) for _ in range(2))
     made.reset(3)
     shown = say(made, "go on", "?", "stop")
     assert all("1 1 -> stop" in text for text in shown)
     state = made.state_dict()
-    memory.store([[PlayedTurn("1 1", "go on", 9.0)]], partial(summary, echo.CountingAgent()))
+    memory.store([[RememberedTurn("1 1", "go on", 9.0)]], partial(summary, echo.CountingAgent()))
     other.load_state_dict(state)
     assert other.context.prompt_ids == made.context.prompt_ids
     assert other.state_dict() == state
@@ -169,7 +169,7 @@ def test_an_episode_is_brought_back_as_it_was_shown(history, unit):
 
 def test_without_memories_nothing_is_added():
     """Neither to the prompt nor to the checkpoint."""
-    agent = type("Agent", (echo.CountingAgent,), {"recall": None, "summarise": None})()
+    agent = type("Agent", (echo.CountingAgent,), {"render_memory": None, "summarize": None})()
     made = slot("Counting-v0", agent)
     made.reset(3)
     assert all(len(text.split()) == 2 for text in say(made, "stop", "stop"))
@@ -206,7 +206,7 @@ def test_play_and_check_recall_too(tmp_path, model_folder, capsys):
 
 def test_an_agent_that_words_memories_wrongly_is_told_before_a_model_is_loaded(tmp_path, model_folder, monkeypatch, capfd):
     monkeypatch.setattr("lgym.modules.base.build_llm", None)
-    for method in ("recall", "summarise"):
+    for method in ("render_memory", "summarize"):
         with monkeypatch.context() as patch:
             patch.setattr(echo.EchoAgent, method, lambda self, *said: 3, raising=False)
             with pytest.raises(SystemExit):
@@ -221,7 +221,7 @@ def test_charts_ask_as_the_first_turn_of_an_episode_does():
         "Echo-v0", agent, episodes_per_rollout=8, working_memory=WorkingMemory(), episodic_memory=memory
     )
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(tokenizer=tiny.tokenizer(), context_length=2048))
-    memory.store([[PlayedTurn("red", "red", 1.0)]], partial(summary, agent))
+    memory.store([[RememberedTurn("red", "red", 1.0)]], partial(summary, agent))
     red, green = data.contexts([0, 1])
     assert red.observation_text == "Earlier episodes:\nred -> red (+1); return +1\nNow:\nred"
     assert green.observation_text == "green"

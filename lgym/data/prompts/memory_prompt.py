@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from lgym.agents.base import TextAgent
-from lgym.memory import EpisodicMemory, Memory, PlayedTurn, WorkingMemory
+from lgym.memory import EpisodicMemory, Memory, RememberedTurn, WorkingMemory
 from lgym.plain_text import shortened, well_formed
 
 REMEMBERED_CHARACTERS = 10_000
 """Of one observation; memories are compared with each other, which takes the product of their lengths."""
 
 
-class Recall:
+class MemoryPrompt:
     """The turns of one episode after the other, and what is recalled at each observation."""
 
     def __init__(
@@ -33,16 +33,16 @@ class Recall:
     def try_out(self) -> None:
         """Has the agent word a turn that nobody played, if there are memories. Raises `ValueError` as `read` does."""
         if self._remembers:
-            text = summary(self._agent, [PlayedTurn("", "", 0.0)])
-            _text(self._agent, "recall", self._agent.recall("", text, [Memory(text, 0.0, 0, 1.0)]))
+            text = summary(self._agent, [RememberedTurn("", "", 0.0)])
+            _text(self._agent, "render_memory", self._agent.render_memory("", text, [Memory(text, 0.0, 0, 1.0)]))
 
     def begin(self) -> None:
         """Starts an episode."""
-        self.turns: list[PlayedTurn] = []
+        self.turns: list[RememberedTurn] = []
         self._shown: list[str] = []
         self._restored: deque[str | None] = deque()
 
-    def add(self, turn: PlayedTurn) -> None:
+    def add(self, turn: RememberedTurn) -> None:
         """The episode's next turn, if there are memories: of an observation no more than `REMEMBERED_CHARACTERS`."""
         if self._remembers:
             self.turns.append(turn._replace(observation_text=_remembered(turn.observation_text)))
@@ -51,7 +51,7 @@ class Recall:
         """What the model reads of the observation now.
 
         Raises:
-            ValueError: if the agent's `recall` or `summarise` makes no text.
+            ValueError: if the agent's `render_memory` or `summarize` makes no text.
         """
         if not self._remembers:
             return observation_text
@@ -62,7 +62,7 @@ class Recall:
     def _composed(self, observation_text: str) -> str:
         recent = "" if self._working is None else self._working.recent(self.turns, partial(summary, self._agent))
         similar = () if self._episodic is None else self._episodic.similar(self.turns, _remembered(observation_text))
-        return _text(self._agent, "recall", self._agent.recall(observation_text, recent, similar))
+        return _text(self._agent, "render_memory", self._agent.render_memory(observation_text, recent, similar))
 
     def state_dict(self, history: int | str) -> dict[str, list[str | None]]:
         """What the model has read in this episode, as far as its prompts still show it: memories may since have changed."""
@@ -79,9 +79,9 @@ def _remembered(observation_text: str) -> str:
     return shortened(well_formed(observation_text), REMEMBERED_CHARACTERS)
 
 
-def summary(agent: TextAgent, turns: Sequence[PlayedTurn]) -> str:
+def summary(agent: TextAgent, turns: Sequence[RememberedTurn]) -> str:
     """The agent's own. Raises `ValueError` if it is no text."""
-    return _text(agent, "summarise", agent.summarise(turns))
+    return _text(agent, "summarize", agent.summarize(turns))
 
 
 def _text(agent: TextAgent, method: str, said: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from helpers import echo
 from lgym.agents import BlackjackAgent, TextAgent
-from lgym.data.demonstrations import Demonstration, DemonstrationSource, Expert, JsonLines
+from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource, ExpertDemonstrations, JsonlDemonstrations
 from lgym.types import ParsedAction
 
 RED, BLUE = Demonstration("red", "red"), Demonstration("blue", "blue")
@@ -30,7 +30,7 @@ class Namer:
 def read(tmp_path, *lines, agent=None, **keys):
     path = tmp_path / "demonstrations.jsonl"
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), encoding="utf-8")
-    return JsonLines(str(path), **keys).demonstrations(agent or echo.EchoAgent(), echo.EchoEnv)
+    return JsonlDemonstrations(str(path), **keys).demonstrations(agent or echo.EchoAgent(), echo.EchoEnv)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_file_without_demonstrations(tmp_path):
     with pytest.raises(ValueError, match=r"demonstrations.jsonl holds no demonstrations"):
         read(tmp_path, "", " ")
     with pytest.raises(ValueError, match=r"nowhere.jsonl is not a file"):
-        JsonLines("nowhere.jsonl").demonstrations(echo.EchoAgent(), echo.EchoEnv)
+        JsonlDemonstrations("nowhere.jsonl").demonstrations(echo.EchoAgent(), echo.EchoEnv)
 
 
 def shown_after(seed: int) -> str:
@@ -130,7 +130,7 @@ def shown_after(seed: int) -> str:
 
 def test_an_expert_is_played_from_its_seeds_on():
     """The words that those reset seeds show, each answered with the action's name, and what could be chosen."""
-    turns = Expert(Namer(), episodes=4, seed=7).demonstrations(echo.EchoAgent(), echo.EchoEnv)
+    turns = ExpertDemonstrations(Namer(), episodes=4, seed=7).demonstrations(echo.EchoAgent(), echo.EchoEnv)
     words = [shown_after(seed) for seed in (7, 8, 9, 10)]
     assert turns == [Demonstration(word, word) for word in words]
     assert len(set(words)) > 1
@@ -139,7 +139,7 @@ def test_an_expert_is_played_from_its_seeds_on():
 
 def test_an_expert_that_answers_in_text_is_taken_at_its_word():
     """How it said it is what is learned; the environment gets the action."""
-    turns = Expert(Namer(as_text=True), episodes=2, keep_return_at_least=1.0).demonstrations(echo.EchoAgent(), echo.EchoEnv)
+    turns = ExpertDemonstrations(Namer(as_text=True), episodes=2, min_return=1.0).demonstrations(echo.EchoAgent(), echo.EchoEnv)
     assert turns == [Demonstration(word, f" {word.upper()} ") for word in map(shown_after, (0, 1))]
 
 
@@ -154,10 +154,10 @@ class Sometimes(Namer):
 def test_an_expert_may_keep_its_good_episodes_only():
     """Of right, wrong, right, the first and third; that none is good enough is told."""
     agent = echo.EchoAgent()
-    turns = Expert(Sometimes(), episodes=3, keep_return_at_least=1.0).demonstrations(agent, echo.EchoEnv)
+    turns = ExpertDemonstrations(Sometimes(), episodes=3, min_return=1.0).demonstrations(agent, echo.EchoEnv)
     assert turns == [Demonstration(word, word) for word in map(shown_after, (0, 2))]
     with pytest.raises(ValueError, match=r"None of the 5 episodes of Namer returned 1 or more, the best 0"):
-        Expert(Namer(shift=1), episodes=5, keep_return_at_least=1.0).demonstrations(agent, echo.EchoEnv)
+        ExpertDemonstrations(Namer(shift=1), episodes=5, min_return=1.0).demonstrations(agent, echo.EchoEnv)
 
 
 class Mute(TextAgent):
@@ -175,11 +175,11 @@ class Mute(TextAgent):
 def test_an_answer_that_the_agent_cannot_read_is_refused():
     """It would be learned, and then penalised."""
     with pytest.raises(ValueError, match=r"Namer answered \d to the observation \d: \d is not text.*Mute offers \(no cand"):
-        Expert(Namer()).demonstrations(Mute(), echo.EchoEnv)
+        ExpertDemonstrations(Namer()).demonstrations(Mute(), echo.EchoEnv)
     with pytest.raises(ValueError, match=r"Namer answered ' [A-Z]+ ' to .*Mute reads no action from .*I cannot read"):
-        Expert(Namer(as_text=True)).demonstrations(Mute(), echo.EchoEnv)
+        ExpertDemonstrations(Namer(as_text=True)).demonstrations(Mute(), echo.EchoEnv)
     with pytest.raises(ValueError, match=r"episodes are 0; give 1 or more"):
-        Expert(Namer(), episodes=0)
+        ExpertDemonstrations(Namer(), episodes=0)
 
 
 def test_the_environment_is_closed():
@@ -191,8 +191,8 @@ def test_the_environment_is_closed():
             closed.append(True)
 
     with pytest.raises(ValueError, match="Mute"):
-        Expert(Namer()).demonstrations(Mute(), Closing)
-    Expert(Namer(), episodes=1).demonstrations(echo.EchoAgent(), Closing)
+        ExpertDemonstrations(Namer()).demonstrations(Mute(), Closing)
+    ExpertDemonstrations(Namer(), episodes=1).demonstrations(echo.EchoAgent(), Closing)
     assert closed == [True, True]
 
 
@@ -202,8 +202,8 @@ def test_sources_by_class_path(policy):
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--sources", type=list[DemonstrationSource])
     sources = [
-        {"class_path": "lgym.data.demonstrations.JsonLines", "init_args": {"path": "some.jsonl"}},
-        {"class_path": "lgym.data.demonstrations.Expert", "init_args": {"policy": {"class_path": policy}, "episodes": 3}},
+        {"class_path": "lgym.data.imitation.demonstrations.JsonlDemonstrations", "init_args": {"path": "some.jsonl"}},
+        {"class_path": "lgym.data.imitation.demonstrations.ExpertDemonstrations", "init_args": {"policy": {"class_path": policy}, "episodes": 3}},
     ]
     lines, expert = parser.instantiate_classes(parser.parse_object({"sources": sources})).sources
     assert (lines.path, expert.episodes, type(expert.policy).__name__) == ("some.jsonl", 3, policy.rpartition(".")[2])
@@ -216,7 +216,7 @@ class HitBelow17:
 
 def test_an_expert_plays_a_registered_environment():
     """Blackjack's observations are tuples, and a hand may have several turns."""
-    turns = Expert(HitBelow17(), episodes=50).demonstrations(BlackjackAgent(), lambda: gymnasium.make("Blackjack-v1"))
+    turns = ExpertDemonstrations(HitBelow17(), episodes=50).demonstrations(BlackjackAgent(), lambda: gymnasium.make("Blackjack-v1"))
     assert len(turns) > 50
     assert Demonstration("Your hand: hard sixteen against ten", "stay") not in turns
     assert {turn.response_text for turn in turns} == {"hit", "stay"}

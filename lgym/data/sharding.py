@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lgym import ranks
-from lgym.memory import PlayedTurn
+from lgym.memory import RememberedTurn
 
-Remember = Callable[[list[list[PlayedTurn]]], None]
+Remember = Callable[[list[list[RememberedTurn]]], None]
 
 
-def share(total: int) -> tuple[int, int]:
+def shard_range(total: int) -> tuple[int, int]:
     """Of so many things in a row, the first that is this process's and how many are."""
     size, rank = ranks.size(), ranks.rank()
     start = total * rank // size
@@ -35,14 +35,14 @@ def minibatches(batch: Any, size: int, order: Sequence[int]) -> Iterator[Any]:
         yield batch.select(parts[0][:1], scale=0.0)
 
 
-def remembering_all(store: Remember | None) -> Remember | None:
+def store_from_all_ranks(store: Remember | None) -> Remember | None:
     """Stores what was played in every process, in each of them: so all remember the same."""
     if store is None:
         return None
     return lambda episodes: store([episode for part in ranks.everyone(episodes) for episode in part])
 
 
-def own_state(states: Sequence[Any]) -> Any | None:
+def rank_state(states: Sequence[Any]) -> Any | None:
     """This process's of those that all processes saved; `None` where there were fewer of them."""
     if len(states) != ranks.size():
         warnings.warn(

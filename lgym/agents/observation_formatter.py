@@ -17,7 +17,7 @@ Read: TypeAlias = Callable[[Any], list[str]]
 """An observation's parts in words."""
 
 
-class ObservationWords:
+class ObservationFormatter:
     """The wording of one observation space.
 
     A number reads 'position: 0.25 m'. Its label is its name, behind the names of what it lies in: 'robot x'. Names are the

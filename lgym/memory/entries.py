@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class PlayedTurn(NamedTuple):
+class RememberedTurn(NamedTuple):
     """A turn as it is remembered."""
 
     observation_text: str

@@ -49,7 +49,7 @@ class ScriptedExpert(Protocol):
         """The answer to what `reset` or `step` returned: a text, or an action of the environment."""
 
 
-class JsonLines:
+class JsonlDemonstrations:
     """A JSON object a line, each one of:
 
     - an observation and a response, by default under the first of these keys that is there: observation, observation_text,
@@ -101,22 +101,22 @@ class JsonLines:
         return observation, _find(record, self.response_key, RESPONSE_KEYS, "response")
 
 
-class Expert:
+class ExpertDemonstrations:
     """A scripted expert, played in the environment."""
 
     def __init__(
-        self, policy: ScriptedExpert, episodes: int = 100, seed: int = 0, keep_return_at_least: float | None = None
+        self, policy: ScriptedExpert, episodes: int = 100, seed: int = 0, min_return: float | None = None
     ) -> None:
         """
         Args:
             policy: the expert, by class_path: anything with `act(observation, info)`.
             episodes: how many it plays, one or more.
             seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
-            keep_return_at_least: the return from which on an episode is kept; null keeps all.
+            min_return: the return from which on an episode is kept; null keeps all.
         """
         if episodes < 1:
             raise ValueError(f"The expert's episodes are {episodes}; give 1 or more.")
-        self.policy, self.episodes, self.seed, self.keep_return_at_least = policy, episodes, seed, keep_return_at_least
+        self.policy, self.episodes, self.seed, self.min_return = policy, episodes, seed, min_return
 
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is kept."""
@@ -126,11 +126,11 @@ class Expert:
             played = [self._play(env, agent, seed) for seed in tqdm(seeds, "expert episodes", leave=False, file=sys.stderr)]
         finally:
             env.close()
-        least, best = self.keep_return_at_least, max(episode_return for episode_return, _ in played)
+        least, best = self.min_return, max(episode_return for episode_return, _ in played)
         if least is not None and best < least:
             raise ValueError(
                 f"None of the {self.episodes} episodes of {type(self.policy).__name__} returned {least:g} or more, the best "
-                f"{best:g}. Lower keep_return_at_least, or raise episodes."
+                f"{best:g}. Lower min_return, or raise episodes."
             )
         return [turn for episode_return, turns in played if least is None or episode_return >= least for turn in turns]
 

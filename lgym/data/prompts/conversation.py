@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from lgym.batch import Context
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.plain_text import well_formed
 from lgym.types import Said
 

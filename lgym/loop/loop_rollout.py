@@ -11,7 +11,7 @@ from lgym.batch import Context, Reply, Rollout
 
 
 @dataclass
-class PlayedTurn:
+class LoopTurn:
     """One question, the reply to it and what was paid for that."""
 
     context: Context
@@ -22,17 +22,17 @@ class PlayedTurn:
 
 
 @dataclass
-class PlayedEpisode:
+class LoopEpisode:
     """The turns of one episode."""
 
     number: int
-    turns: list[PlayedTurn] = field(default_factory=list)
+    turns: list[LoopTurn] = field(default_factory=list)
     truncated: bool = False
     last_value: float = 0.0
     """Of the observation that the last turn led to; 0 where the game was over."""
 
 
-def rollout_of(episodes: Sequence[PlayedEpisode], play_seconds: float) -> Rollout:
+def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
     """Episodes of one turn or more, one after the other in one stream."""
     turns = [turn for episode in episodes for turn in episode.turns]
     numbers: dict[Context, int] = {}
@@ -70,6 +70,6 @@ def rollout_of(episodes: Sequence[PlayedEpisode], play_seconds: float) -> Rollou
     )
 
 
-def _of_turns(episodes: Sequence[PlayedEpisode]) -> list[PlayedEpisode]:
+def _of_turns(episodes: Sequence[LoopEpisode]) -> list[LoopEpisode]:
     """The episode of each turn."""
     return [episode for episode in episodes for _ in episode.turns]

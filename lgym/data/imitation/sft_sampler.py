@@ -12,9 +12,9 @@ import torch
 from lgym import ranks
 from lgym.agents.base import TextAgent
 from lgym.batch import Context, Reply, ReplyBatch, Rollout
-from lgym.data.chat import ContextBuilder
-from lgym.data.demonstrations import Demonstration, DemonstrationSource
-from lgym.data.replay import BestEpisodes, FinishedEpisode
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
+from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.prompts.prompt_builder import ContextBuilder
 
 
 class Imitation:
@@ -26,7 +26,7 @@ class Imitation:
         builder: ContextBuilder,
         demonstrated: Callable[[Context, str, tuple[int, ...], int], Reply],
         demonstrations: Sequence[Demonstration],
-        replay: BestEpisodes | None,
+        self_imitation: BestEpisodeBuffer | None,
         size: int,
         *,
         chooses: bool,
@@ -38,20 +38,20 @@ class Imitation:
             demonstrated: the policy's own reply to a context that says a text, given its tokens if it was sampled, and the
                 number of the candidate it names, or -1.
             demonstrations: turns that are always there.
-            replay: whose episodes come and go.
+            self_imitation: whose episodes come and go.
             size: turns drawn for one minibatch.
             chooses: whether replies name a candidate.
         """
         self._agent, self._builder, self._demonstrated = agent, builder, demonstrated
-        self._replay, self._size, self._chooses = replay, size, chooses
+        self._self_imitation, self._size, self._chooses = self_imitation, size, chooses
         self._always = [self._turn(demonstration) for demonstration in demonstrations]
         self._turns = self._always
 
     def played(self, rollout: Rollout) -> None:
         """Keeps the best episodes of a rollout of whole episodes, whichever process played them."""
-        if self._replay is not None:
-            self._replay.add(episode for part in ranks.everyone(_episodes(rollout)) for episode in part)
-            self._turns = self._always + [self._turn(demonstration) for demonstration in self._replay.turns()]
+        if self._self_imitation is not None:
+            self._self_imitation.add(episode for part in ranks.everyone(_episodes(rollout)) for episode in part)
+            self._turns = self._always + [self._turn(demonstration) for demonstration in self._self_imitation.turns()]
 
     @property
     def always(self) -> bool:

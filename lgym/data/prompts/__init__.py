@@ -1,0 +1,1 @@
+"""From observations to prompts: the chat template, the conversation, memories and candidates."""

@@ -1,0 +1,1 @@
+"""From environments to rollouts: the collector and what it is made of."""
