@@ -72,13 +72,19 @@ class TextAgent(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if callable(cls.__dict__.get("system_prompt")):
-            raise TypeError(f"{cls.__name__}.system_prompt is a method: make it a string, or put @property above it")
+            raise TypeError(
+                f"{cls.__name__}.system_prompt is a method: make it a string, or put @property above it"
+            )
         if isinstance(cls.__dict__.get("actions"), str):
-            raise TypeError(f"{cls.__name__}.actions is one string, {cls.actions!r}: make it a tuple of names")
+            raise TypeError(
+                f"{cls.__name__}.actions is one string, {cls.actions!r}: make it a tuple of names"
+            )
         if cls.pattern is not None and (fault := pattern_fault(cls.pattern)) is not None:
             raise TypeError(f"{cls.__name__}.pattern is {cls.pattern!r}: {fault}")
         if cls.fallback not in FALLBACKS:
-            raise TypeError(f"{cls.__name__}.fallback is {cls.fallback!r}: choose one of {', '.join(FALLBACKS)}")
+            raise TypeError(
+                f"{cls.__name__}.fallback is {cls.fallback!r}: choose one of {', '.join(FALLBACKS)}"
+            )
 
     def bind(self, env: gymnasium.Env) -> None:  # noqa: B027 (most agents have nothing to do here)
         """Called once, before anything else, with an environment such as will be played: for agents that want to know its
@@ -98,7 +104,9 @@ class TextAgent(ABC):
         JSON and pattern name an action by its name or number in `actions`; without `actions`, `extract_action` reads
         what they found. Raises only what `extract_action` raises.
         """
-        return read_action(text, self.extract_action, actions=self.actions, json_key=self.json_key, pattern=self.pattern)
+        return read_action(
+            text, self.extract_action, actions=self.actions, json_key=self.json_key, pattern=self.pattern
+        )
 
     def extract_action(self, text: str) -> ParsedAction:
         """The action a text names: by default its number in `actions`, whatever the case and the space around it.
@@ -107,7 +115,9 @@ class TextAgent(ABC):
         """
         if not self.actions:
             name = type(self).__name__
-            raise TypeError(f"{name} has no `actions` to find {text!r} in: list them, or override `extract_action`")
+            raise TypeError(
+                f"{name} has no `actions` to find {text!r} in: list them, or override `extract_action`"
+            )
         number = named_action(text, self.actions)
         if number is not None:
             return ParsedAction(number)
@@ -116,7 +126,9 @@ class TextAgent(ABC):
     def summarize(self, turns: Sequence[RememberedTurn]) -> str:
         """What a memory keeps of some turns of one episode, the oldest first: by default a line each, of what was observed,
         answered and paid. Where rewards come only at the end, or answers say it all, leave the rest out."""
-        return "\n".join(f"{' '.join(t.observation_text.split())} -> {t.answer} ({t.reward:+.3g})" for t in turns)
+        return "\n".join(
+            f"{' '.join(t.observation_text.split())} -> {t.answer} ({t.reward:+.3g})" for t in turns
+        )
 
     def render_memory(self, observation_text: str, recent: str, similar: Sequence[Memory]) -> str:
         """What the model reads of an observation in a run with memories: by default these, above the observation.

@@ -33,7 +33,9 @@ _STARTS_WITH_A_NUMBER = re.compile(r"\s*[-+.]?\d")
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= 100 else float(digits)  # Python refuses to read integers of thousands of digits
+    return (
+        int(digits) if len(digits) <= 100 else float(digits)
+    )  # Python refuses to read integers of thousands of digits
 
 
 # Models break lines inside strings, which `strict` would refuse.

@@ -52,7 +52,11 @@ class TextWorldAgent(TextAgent):
 
     @property
     def system_prompt(self) -> str:
-        how = "Answer with one command, such as command: go east" if self.free_text else "Answer with one command."
+        how = (
+            "Answer with one command, such as command: go east"
+            if self.free_text
+            else "Answer with one command."
+        )
         return f"You play a text adventure. Do the steps of the goal in their order. {how}"
 
     def format_observation(self, observation: str) -> str:
@@ -65,7 +69,11 @@ class TextWorldAgent(TextAgent):
         return "\n".join(line for line in lines if line)
 
     def candidates(self, observation: str, info: Mapping[str, Any]) -> Sequence[str]:
-        commands = [command for command in info["admissible_commands"] if self.idle_commands or not command.startswith(IDLE)]
+        commands = [
+            command
+            for command in info["admissible_commands"]
+            if self.idle_commands or not command.startswith(IDLE)
+        ]
         return [f"command: {command}" if self.free_text else command for command in sorted(commands)]
 
     def extract_action(self, text: str) -> ParsedAction:
