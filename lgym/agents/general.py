@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -13,6 +13,12 @@ from lgym.agents.base import Fallback, TextAgent
 from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.parsing import pattern_fault, read_action
 from lgym.types import ParsedAction
+
+
+class _Bound(NamedTuple):
+    vocabulary: ActionVocabulary
+    formatter: ObservationFormatter
+    system_prompt: str
 
 
 class GeneralAgent(TextAgent):
@@ -61,7 +67,7 @@ class GeneralAgent(TextAgent):
         self.pattern = pattern
         self.fallback = fallback
         self._action_names = actions
-        self._bound: tuple[ActionVocabulary, ObservationFormatter, str] | None = None
+        self._bound: _Bound | None = None
 
     def bind(self, env: gymnasium.Env) -> None:
         """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not fit."""
@@ -71,23 +77,23 @@ class GeneralAgent(TextAgent):
             self.task
             or f"You play {env.spec.name if env.spec is not None else type(env.unwrapped).__name__}."
         )
-        self._bound = vocabulary, formatter, f"{task.rstrip()} {vocabulary.answer_format}"
+        self._bound = _Bound(vocabulary, formatter, f"{task.rstrip()} {vocabulary.answer_format}")
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
         self.actions = vocabulary.texts() if is_list else ()
 
     @property
     def system_prompt(self) -> str:
-        return self._require_bound()[2]
+        return self._require_bound().system_prompt
 
     def format_observation(self, observation: Any) -> str:
-        return self._require_bound()[1](observation)
+        return self._require_bound().formatter(observation)
 
     def candidates(self, observation: Any, info: Mapping[str, Any]) -> Sequence[str] | None:
         """The actions that the mask allows; all of them where it allows none."""
         mask = info.get(self.action_mask) if self.action_mask is not None else None
         if mask is None or not self.actions:
             return self.actions or None
-        allowed = self._require_bound()[0].allowed(mask)
+        allowed = self._require_bound().vocabulary.allowed(mask)
         if len(allowed) != len(self.actions):
             raise ValueError(
                 f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's {len(self.actions)} "
@@ -99,16 +105,16 @@ class GeneralAgent(TextAgent):
         return read_action(text, self.extract_action, json_key=self.json_key, pattern=self.pattern)
 
     def extract_action(self, text: str) -> ParsedAction:
-        return self._require_bound()[0].parse(text)
+        return self._require_bound().vocabulary.parse(text)
 
     def why_no_candidates(self) -> str:
         """The reason that there are no candidates, for an error message."""
-        count = self._require_bound()[0].count
+        count = self._require_bound().vocabulary.count
         if count is None:
             return "its actions are texts"
         return f"it has {count:,} actions, more than max_candidates ({self.max_candidates})"
 
-    def _require_bound(self) -> tuple[ActionVocabulary, ObservationFormatter, str]:
+    def _require_bound(self) -> _Bound:
         if self._bound is None:
             raise ValueError("GeneralAgent does not know its environment yet: call its bind(env) first.")
         return self._bound
