@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lgym.data.collector import Collector
-from lgym.data.slot import Slot
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import Context
+from lgym.data.collector import Collector
 from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm
 from lgym.models.llm import ValueHeadLLM
@@ -68,9 +68,9 @@ class Scaling:
 
     def plain(self, contexts: Sequence[Context]) -> float:
         """The same with nothing shared."""
-        self.llm.share_prefixes = False
+        self.llm.share = False
         spent = self.update(contexts)
-        self.llm.share_prefixes = True
+        self.llm.share = True
         return spent
 
     def candidates(self, counts: Sequence[int]) -> dict[str, Curve]:
@@ -124,7 +124,7 @@ class Scaling:
         collector = Collector(slots, first_seed=0)
 
         def work() -> None:
-            with torch.no_grad(), self.llm.frozen_weights():
+            with torch.no_grad(), self.llm.fixed():
                 collector.play(self.policy, np.random.default_rng(0), turns=turns, episodes=episodes)
 
         self.bar.update()

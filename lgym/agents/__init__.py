@@ -1,4 +1,4 @@
-"""How an environment reads to a language model: one agent file an environment."""
+"""The words of environments for a language model: one agent file per environment."""
 
 from lgym.agents.base import TextAgent
 from lgym.agents.blackjack import BlackjackAgent, BlackjackJsonAgent

@@ -1,183 +1,185 @@
-"""Action spaces in words: what can be said, and which action of the environment it is."""
+"""Action spaces as texts: the names of the actions, and the action that a text names."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.wrappers import DiscretizeAction
 
-from lgym.agents.observation_formatter import box_decimals, rounded
+from lgym.agents.observation_formatter import box_decimals, format_number
 from lgym.agents.parsing import action_number
 from lgym.types import ParsedAction
 
 Names: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
 
 
-class ActionVocabulary(Protocol):
-    """An action space in words."""
+class ActionVocabulary(ABC):
+    """An action space as texts."""
 
-    count: int | None
-    """How many actions there are; `None` for texts."""
+    count: int | None = None
+    """The number of actions; `None` for texts."""
 
-    form: str
-    """How to answer, as a sentence for the prompt."""
+    answer_format: str
+    """The form of the answer, as a sentence for the prompt."""
 
     def texts(self) -> tuple[str, ...]:
-        """Every action in words, in the environment's order."""
-        ...
+        """The text of every action, in the environment's order; none where there is no list of them."""
+        return ()
 
     def allowed(self, mask: Any) -> list[bool]:
-        """Of each of `texts`, whether a mask allows it, one such as `action_space.sample(mask)` takes."""
-        ...
+        """The mask over `texts`, 1 for a legal action, from one such as `action_space.sample(mask)` takes."""
+        return [bool(legal) for legal in mask]
 
-    def read(self, text: str) -> ParsedAction:
+    @abstractmethod
+    def parse(self, text: str) -> ParsedAction:
         """The environment's action that a text names."""
-        ...
 
 
-def spoken(env: gymnasium.Env, names: Names | None = None) -> ActionVocabulary:
-    """The environment's actions in words; `names` are those of a `Discrete` space's actions, or for each part of a
-    `MultiDiscrete` or `MultiBinary` one those of its values.
+def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionVocabulary:
+    """The vocabulary of an environment's actions.
+
+    Args:
+        env: the environment.
+        names: the names of a `Discrete` space's actions, or for each part of a `MultiDiscrete` or `MultiBinary` one the
+            names of its values; `None` takes numbers.
 
     Raises:
-        ValueError: for a space that cannot be spoken, and for names that do not fit it.
+        ValueError: for a space that has no vocabulary, and for names that do not fit it.
     """
     space = env.action_space
     if isinstance(space, Discrete):
-        return DiscreteActions(space, _texts(names, space) if names is not None else _levels(env))
+        return DiscreteActions(space, _bin_names(env) if names is None else names)
     if isinstance(space, MultiDiscrete | MultiBinary):
         return MultiDiscreteActions(space, names)
     if isinstance(space, Text):
         if names is not None:
-            raise ValueError(f"actions are named {list(names)}, and the environment takes any text: leave `actions` out.")
+            raise ValueError(
+                f"actions are named {list(names)}, and the environment takes any text: leave `actions` out."
+            )
         return TextActions(space)
+    env_name = env.spec.id if env.spec is not None else str(env)
     if isinstance(space, Box):
         raise ValueError(
-            f"{_name(env)}'s actions are numbers, {space}, and a language model answers in words. Let it choose between "
+            f"{env_name}'s actions are numbers, {space}, and a language model answers in words. Let it choose between "
             f"some of them: 3 levels of each number are {3 ** math.prod(space.shape):,} actions in all, by "
             "data.wrappers: [{class_path: gymnasium.wrappers.DiscretizeAction, init_args: {bins: 3}}]."
         )
     raise ValueError(
-        f"{_name(env)}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete space with a "
+        f"{env_name}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete space with a "
         "wrapper of your own (data.wrappers), or write an agent whose extract_action makes them."
     )
 
 
-class DiscreteActions:
-    """A `Discrete` space: one name an action, by default its number."""
+class DiscreteActions(ActionVocabulary):
+    """A `Discrete` space: one name per action, by default its number."""
 
-    def __init__(self, space: Discrete, names: Sequence[str] | None) -> None:
-        self._start, size = int(space.start), int(space.n)
-        self._names = tuple(map(str, range(self._start, self._start + size)) if names is None else names)
-        _require_names(self._names, size, space)
-        self.count: int | None = size
-        self.form = f"Answer with one of these: {_list(self._names)}."
+    def __init__(self, space: Discrete, names: Names | None) -> None:
+        self._start = int(space.start)
+        self.count = int(space.n)
+        if names is not None and not all(isinstance(name, str) for name in names):
+            raise ValueError(f"actions are named {list(names)}; {space} needs one list of names.")
+        self._names = _numbers(self._start, self.count) if names is None else tuple(map(str, names))
+        _require_names(self._names, self.count, space)
+        self.answer_format = f"Answer with one of these: {_listed(self._names)}."
 
     def texts(self) -> tuple[str, ...]:
         return self._names
 
-    def allowed(self, mask: Any) -> list[bool]:
-        return [bool(may) for may in mask]
-
-    def read(self, text: str) -> ParsedAction:
+    def parse(self, text: str) -> ParsedAction:
         number = action_number(text, self._names)
         if number is None:
-            return ParsedAction.failure(f"{text!r} is none of {_list(self._names)}")
+            return ParsedAction.failure(f"{text!r} is none of {_listed(self._names)}")
         return ParsedAction(self._start + number)
 
 
-class MultiDiscreteActions:
-    """A `MultiDiscrete` or `MultiBinary` space: a name for each of its parts, separated by commas."""
+class MultiDiscreteActions(ActionVocabulary):
+    """A `MultiDiscrete` or `MultiBinary` space: one name for each of its parts, separated by commas."""
 
     def __init__(self, space: MultiDiscrete | MultiBinary, names: Names | None) -> None:
         self._space = space
-        self._start = np.ravel(space.start) if isinstance(space, MultiDiscrete) else np.zeros(math.prod(space.shape), int)
-        sizes = np.ravel(space.nvec) if isinstance(space, MultiDiscrete) else np.full(len(self._start), 2)
-        self.count: int | None = math.prod(sizes.tolist())
-        self._names = self._default(sizes) if names is None else self._given(names, sizes)
-        choices = "; ".join(f"one of {_list(part)}" for part in self._names)
-        self.form = f"Answer with {len(self._names)} choices, separated by commas: {choices}."
+        is_binary = isinstance(space, MultiBinary)
+        sizes = [2] * math.prod(space.shape) if is_binary else np.ravel(space.nvec).tolist()
+        self._start = [0] * len(sizes) if is_binary else np.ravel(space.start).tolist()
+        self.count = math.prod(sizes)
+        if names is not None:
+            _require_part_names(names, sizes, space)
+        self._names = list(map(_numbers, self._start, sizes) if names is None else map(tuple, names))
+        choices = "; ".join(f"one of {_listed(part)}" for part in self._names)
+        self.answer_format = f"Answer with {len(self._names)} choices, separated by commas: {choices}."
 
     def texts(self) -> tuple[str, ...]:
-        return tuple(", ".join(parts) for parts in product(*self._names))
+        return tuple(map(", ".join, product(*self._names)))
 
     def allowed(self, mask: Any) -> list[bool]:
-        if isinstance(self._space, MultiBinary):  # Gymnasium's 0 and 1 are the only value allowed, and 2 is either
+        if isinstance(
+            self._space, MultiBinary
+        ):  # Gymnasium's 0 and 1 are the only value allowed, and 2 is either
             mask = [(part != 1, part != 0) for part in np.ravel(mask).tolist()]
         return [all(parts) for parts in product(*mask)]
 
-    def read(self, text: str) -> ParsedAction:
-        said = text.split(",")
-        numbers = [action_number(part, names) for part, names in zip(said, self._names, strict=False)]
-        if len(said) != len(self._names) or None in numbers:
-            return ParsedAction.failure(f"{text!r} is not {len(self._names)} choices of the right names, between commas")
+    def parse(self, text: str) -> ParsedAction:
+        parts = text.split(",")
+        numbers = [action_number(part, names) for part, names in zip(parts, self._names, strict=False)]
+        if len(parts) != len(self._names) or None in numbers:
+            return ParsedAction.failure(
+                f"{text!r} is not {len(self._names)} choices of the right names, between commas"
+            )
         action = (np.array(numbers) + self._start).reshape(self._space.shape)
         return ParsedAction(action.astype(self._space.dtype))
 
-    def _default(self, sizes: np.ndarray) -> list[tuple[str, ...]]:
-        return [
-            tuple(map(str, range(start, start + size)))
-            for start, size in zip(self._start.tolist(), sizes.tolist(), strict=True)
-        ]
 
-    def _given(self, names: Names, sizes: np.ndarray) -> list[tuple[str, ...]]:
-        if len(names) != len(sizes) or any(isinstance(part, str) for part in names):
-            raise ValueError(
-                f"actions are named {list(names)}; {self._space} needs {len(sizes)} lists of names, such as "
-                "[[left, right], [slow, fast]]."
-            )
-        for part, size in zip(names, sizes.tolist(), strict=True):
-            _require_names(part, size, self._space)
-            if any("," in name for name in part):
-                raise ValueError(f"actions are named {list(part)}; a comma separates the parts of {self._space}.")
-        return [tuple(part) for part in names]
-
-
-class TextActions:
-    """A `Text` space: what the model says, without the space around it."""
-
-    count: int | None = None
+class TextActions(ActionVocabulary):
+    """A `Text` space: the model's answer, stripped."""
 
     def __init__(self, space: Text) -> None:
         self._space = space
-        self.form = f"Answer with a text of {space.min_length} to {space.max_length} characters."
+        self.answer_format = f"Answer with a text of {space.min_length} to {space.max_length} characters."
 
-    def texts(self) -> tuple[str, ...]:
-        return ()
-
-    def allowed(self, mask: Any) -> list[bool]:
-        return []
-
-    def read(self, text: str) -> ParsedAction:
-        said = text.strip()
-        if self._space.contains(said):
-            return ParsedAction(said)
-        return ParsedAction.failure(f"{said!r} is not in {self._space}")
+    def parse(self, text: str) -> ParsedAction:
+        action = text.strip()
+        if self._space.contains(action):
+            return ParsedAction(action)
+        return ParsedAction.failure(f"{action!r} is not in {self._space}")
 
 
-def _texts(names: Names, space: gymnasium.Space) -> list[str]:
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"actions are named {list(names)}; {space} needs one list of names.")
-    return [str(name) for name in names]
+def _numbers(start: int, size: int) -> tuple[str, ...]:
+    return tuple(map(str, range(start, start + size)))
 
 
-def _levels(env: gymnasium.Env) -> list[str] | None:
-    """Of actions that `DiscretizeAction` made, the numbers that they stand for; `None` where that is not so."""
+def _bin_names(env: gymnasium.Env) -> list[str] | None:
+    """The numbers that the actions of a `DiscretizeAction` wrapper stand for; `None` without one."""
     wrapper = env
     while isinstance(wrapper, gymnasium.Wrapper):
-        inner = wrapper.env.action_space
-        if isinstance(wrapper, DiscretizeAction) and isinstance(inner, Box) and wrapper.action_space == env.action_space:
-            actions = [np.ravel(wrapper.action(number)).tolist() for number in range(math.prod(wrapper.bins.tolist()))]
-            names = [" ".join(map(rounded, action, box_decimals(inner))) for action in actions]
+        box = wrapper.env.action_space
+        if (
+            isinstance(wrapper, DiscretizeAction)
+            and isinstance(box, Box)
+            and wrapper.action_space == env.action_space
+        ):
+            actions = [np.ravel(wrapper.action(number)) for number in range(math.prod(wrapper.bins.tolist()))]
+            names = [" ".join(map(format_number, action.tolist(), box_decimals(box))) for action in actions]
             return names if len(set(names)) == len(names) else None
         wrapper = wrapper.env
     return None
+
+
+def _require_part_names(names: Names, sizes: Sequence[int], space: gymnasium.Space) -> None:
+    if len(names) != len(sizes) or any(isinstance(part, str) for part in names):
+        raise ValueError(
+            f"actions are named {list(names)}; {space} needs {len(sizes)} lists of names, such as "
+            "[[left, right], [slow, fast]]."
+        )
+    for part, size in zip(names, sizes, strict=True):
+        _require_names(part, size, space)
+        if any("," in name for name in part):
+            raise ValueError(f"actions are named {list(part)}; a comma separates the parts of {space}.")
 
 
 def _require_names(names: Sequence[str], count: int, space: gymnasium.Space) -> None:
@@ -185,9 +187,5 @@ def _require_names(names: Sequence[str], count: int, space: gymnasium.Space) -> 
         raise ValueError(f"actions are named {list(names)}; {space} needs {count} different names.")
 
 
-def _list(names: Sequence[str], most: int = 20) -> str:
-    return ", ".join(names if len(names) <= most else (*names[: most - 2], "…", names[-1]))
-
-
-def _name(env: gymnasium.Env) -> str:
-    return env.spec.id if env.spec is not None else str(env)
+def _listed(names: Sequence[str], max_names: int = 20) -> str:
+    return ", ".join(names if len(names) <= max_names else (*names[: max_names - 2], "…", names[-1]))

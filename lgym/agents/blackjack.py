@@ -1,23 +1,51 @@
-"""Blackjack in words."""
+"""Agents for Blackjack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from lgym.agents.base import TextAgent
-from lgym.agents.words import NUMBERS
 from lgym.envs import blackjack
+
+NUMBERS = (
+    *(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+    ),
+    *(
+        "thirteen",
+        "fourteen",
+        "fifteen",
+        "sixteen",
+        "seventeen",
+        "eighteen",
+        "nineteen",
+        "twenty",
+        "twenty-one",
+    ),
+)
+"""The words for 0 to 21: most tokenizers have one token for each, and one or more for every digit."""
 
 
 class BlackjackAgent(TextAgent):
-    """Gymnasium's `Blackjack-v1`: hit or stay, on 280 different hands, in the words of the game: *hard sixteen against
-    ten* is a total of 16 without a usable ace while the dealer shows a 10.
+    """Gymnasium's `Blackjack-v1`: hit or stay, on 280 different hands, in the words of the game.
 
-    The environment's number 0, which Gymnasium calls stick, is 'stay' here: the commoner word.
+    *hard sixteen against ten* is a total of 16 without a usable ace while the dealer shows a 10. The environment's
+    number 0, which Gymnasium calls stick, is 'stay' here: the commoner word.
     """
 
     system_prompt = (
@@ -33,12 +61,21 @@ class BlackjackAgent(TextAgent):
 
     def reference_returns(self) -> dict[str, float]:
         """Exact expected returns under the environment's default rules (`natural=False, sab=False`)."""
-        return dict(_baselines())
+        below_17 = np.array([player_sum < 17 for player_sum, _, _ in blackjack.states()], dtype=float)
+        policies = {
+            "random": np.full(len(below_17), 0.5),
+            "always stay": np.zeros(len(below_17)),
+            "hit below 17": below_17,
+            "optimal": blackjack.optimal_policy(),
+        }
+        return {name: blackjack.policy_value(hit_probability) for name, hit_probability in policies.items()}
 
 
 class BlackjackJsonAgent(BlackjackAgent):
-    """The same game for a model that speaks: its answer is JSON, read by `json_key`, and so are its candidates. A reply that
-    cannot be read ends the hand as lost."""
+    """The same game with JSON answers, for text-generating policies; the candidates are JSON too.
+
+    A response that cannot be parsed ends the hand as lost.
+    """
 
     system_prompt = (
         "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. "
@@ -49,15 +86,3 @@ class BlackjackJsonAgent(BlackjackAgent):
 
     def candidates(self, observation: blackjack.State, info: Mapping[str, Any]) -> Sequence[str]:
         return [f'{{"action": "{action}"}}' for action in self.actions]
-
-
-@cache
-def _baselines() -> dict[str, float]:
-    below_17 = np.array([player_sum < 17 for player_sum, _, _ in blackjack.states()], dtype=float)
-    policies = {
-        "random": np.full(len(below_17), 0.5),
-        "always stay": np.zeros(len(below_17)),
-        "hit below 17": below_17,
-        "optimal": blackjack.optimal_policy(),
-    }
-    return {name: blackjack.policy_value(hit_probability) for name, hit_probability in policies.items()}

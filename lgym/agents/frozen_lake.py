@@ -1,4 +1,4 @@
-"""Frozen Lake in words."""
+"""An agent for Frozen Lake."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import gymnasium
 from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
 
 from lgym.agents.base import TextAgent
-from lgym.agents.grid import around, way
+from lgym.agents.grid import offset_text, sides_text
 from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, map_rows, reference_returns
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Row and column that each action moves by, in the order of Gymnasium's numbers."""
+"""Row and column offset of each action, in the order of Gymnasium's numbers."""
 
 CELLS = {"S": "Ice", "F": "Ice", "G": "Ice", "H": "Hole"}
 
 
 class FrozenLakeAgent(TextAgent):
-    """Gymnasium's `FrozenLake-v1`, and `lgym/RandomFrozenLake-v0`: what lies to the four sides of where one stands, and how
-    far the goal is.
+    """Gymnasium's `FrozenLake-v1`, and `lgym/RandomFrozenLake-v0`: the four neighboring cells and the goal's offset.
 
-    On slippery ice the lake decides in two of three cases, and the prompt says so. On one map no two fields read alike. On
-    random maps the sides alone leave open what lies further off; `show_map` shows it.
+    On slippery ice the lake decides in two of three cases, and the prompt says so. On one map no two cells read alike.
+    On random maps the sides alone leave open what lies further off; `show_map` shows it.
     """
 
     actions = tuple(MOVES)
@@ -33,37 +32,51 @@ class FrozenLakeAgent(TextAgent):
     ) -> None:
         """
         Args:
-            map_rows: the lake as `data.env_kwargs.desc` has it, a text a row of S, F, H and G; null takes the environment's.
+            map_rows: the lake as `data.env_kwargs.desc` has it, one text of S, F, H and G per row; null takes the
+                environment's.
             is_slippery: whether the prompt says that the ice is slippery; null asks the environment.
-            show_map: whether an observation ends with the map, X where one stands. Every map then has prompts of its own.
+            show_map: whether an observation ends with the map, X at the agent's position. Every map then has prompts of
+                its own.
         """
-        if map_rows is not None:
-            _require_map(map_rows)
-        self._given_rows, self._given_slippery, self.show_map = map_rows, is_slippery, show_map
+        if map_rows is not None and not _is_map(map_rows):
+            raise ValueError(
+                f"map_rows is {map_rows}; it must be rows of equal length of the letters S, F, H and G, with a G."
+            )
+        self.show_map = show_map
+        self._given_rows = map_rows
+        self._given_slippery = is_slippery
         self._lake: FrozenLakeEnv | RandomFrozenLakeEnv
-        self._know(FrozenLakeEnv(desc=list(map_rows or MAPS["4x4"]), is_slippery=bool(is_slippery)), STEPS)
+        self._read_lake(
+            FrozenLakeEnv(desc=list(map_rows or MAPS["4x4"]), is_slippery=bool(is_slippery)), STEPS
+        )
 
     def bind(self, env: gymnasium.Env) -> None:
-        """Takes the map, and whether it is slippery, from a Frozen Lake. Raises `ValueError` for another map than
-        `map_rows`, and for one that is drawn without being shown."""
+        """Read the map, and whether it is slippery, from a Frozen Lake.
+
+        Raises:
+            ValueError: for another map than `map_rows`, and for one that is drawn without being shown.
+        """
         lake = env.unwrapped
         if not isinstance(lake, FrozenLakeEnv | RandomFrozenLakeEnv):
             return
-        drawn = env.spec is not None and all(env.spec.kwargs.get(key) is None for key in ("desc", "map_name"))
-        if isinstance(lake, FrozenLakeEnv) and drawn:
+        is_drawn = env.spec is not None and all(
+            env.spec.kwargs.get(key) is None for key in ("desc", "map_name")
+        )
+        if isinstance(lake, FrozenLakeEnv) and is_drawn:
             raise ValueError(
-                "FrozenLake-v1 without a desc and a map_name draws a map for each environment, and its observations do not "
-                "show it. Take lgym/RandomFrozenLake-v0, whose observations do."
+                "FrozenLake-v1 without a desc and a map_name draws a map for each environment, and its observations do "
+                "not show it. Take lgym/RandomFrozenLake-v0, whose observations do."
             )
-        self._know(lake, (env.spec and env.spec.max_episode_steps) or 10_000)
+        self._read_lake(lake, (env.spec and env.spec.max_episode_steps) or 10_000)
         if self._given_rows is not None and self.map_rows != tuple(self._given_rows):
             raise ValueError(
-                f"The agent's map_rows are {list(self._given_rows)}, and the lake is {list(self.map_rows)}. Leave map_rows "
-                "out: the agent reads the environment's map."
+                f"The agent's map_rows are {list(self._given_rows)}, and the lake is {list(self.map_rows)}. Leave "
+                "map_rows out: the agent reads the environment's map."
             )
 
-    def _know(self, lake: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int) -> None:
-        self._lake, self._steps = lake, steps
+    def _read_lake(self, lake: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int) -> None:
+        self._lake = lake
+        self._steps = steps
         if isinstance(lake, RandomFrozenLakeEnv):
             self.map_rows: tuple[str, ...] = ()
             slippery = lake.is_slippery
@@ -81,33 +94,36 @@ class FrozenLakeAgent(TextAgent):
         )
 
     def format_observation(self, observation: int | Mapping[str, Any]) -> str:
-        rows: Sequence[str] = self.map_rows
         if isinstance(observation, Mapping):
-            rows, place = observation["map"].split("\n"), int(observation["position"])
+            rows, position = tuple(observation["map"].split("\n")), observation["position"]
         else:
-            place = int(observation)
-        row, column = divmod(place, len(rows[0]))
+            rows, position = self.map_rows, observation
+        row, column = divmod(int(position), len(rows[0]))
         sides = {name: _cell(rows, row + down, column + right) for name, (down, right) in MOVES.items()}
         goal_row, goal_column = next((r, text.index("G")) for r, text in enumerate(rows) if "G" in text)
-        text = f"{around(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {way(goal_row - row, goal_column - column)}"
-        return f"{text}\n{_map(rows, row, column)}" if self.show_map else text
+        offset = offset_text(goal_row - row, goal_column - column)
+        text = f"{sides_text(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {offset}"
+        return f"{text}\n{_map_text(rows, row, column)}" if self.show_map else text
 
     def reference_returns(self) -> dict[str, float]:
         """Exact mean returns within the environment's time limit, of random lakes over the first 200."""
         return reference_returns(self._lake, self._steps)
 
 
-def _require_map(rows: Sequence[str]) -> None:
-    if not rows or any(len(row) != len(rows[0]) or set(row) - set(CELLS) for row in rows) or "G" not in "".join(rows):
-        raise ValueError(f"map_rows is {rows}; it must be rows of equal length of the letters S, F, H and G, with a G.")
+def _is_map(rows: Sequence[str]) -> bool:
+    return (
+        bool(rows)
+        and "G" in "".join(rows)
+        and all(len(row) == len(rows[0]) and set(row) <= set(CELLS) for row in rows)
+    )
 
 
 def _cell(rows: Sequence[str], row: int, column: int) -> str:
-    inside = 0 <= row < len(rows) and 0 <= column < len(rows[0])
-    return CELLS[rows[row][column]] if inside else "Wall"
+    is_inside = 0 <= row < len(rows) and 0 <= column < len(rows[0])
+    return CELLS[rows[row][column]] if is_inside else "Wall"
 
 
-def _map(rows: Sequence[str], row: int, column: int) -> str:
-    shown = [list(text) for text in rows]
-    shown[row][column] = "X"
-    return "\n".join(" ".join(cells) for cells in shown)
+def _map_text(rows: Sequence[str], row: int, column: int) -> str:
+    cells = [list(text) for text in rows]
+    cells[row][column] = "X"
+    return "\n".join(map(" ".join, cells))

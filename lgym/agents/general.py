@@ -1,25 +1,31 @@
-"""Any environment in words, from its spaces."""
+"""An agent for any environment, made from its spaces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
-from lgym.agents.actions import ActionVocabulary, spoken
+from lgym.agents.actions import ActionVocabulary, action_vocabulary
 from lgym.agents.base import Fallback, TextAgent
 from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.parsing import pattern_fault, read_action
 from lgym.types import ParsedAction
 
 
+class _Bound(NamedTuple):
+    vocabulary: ActionVocabulary
+    formatter: ObservationFormatter
+    system_prompt: str
+
+
 class GeneralAgent(TextAgent):
     """The agent of an environment that has none of its own: numbers with names, and a list of actions.
 
-    Where there are no more actions than `max_candidates`, each is a candidate; of more, and of texts, the model has to
-    speak. docs/environments.md tells which spaces have words.
+    Up to `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free text.
+    docs/environments.md tells which spaces have a text form.
     """
 
     def __init__(
@@ -36,60 +42,62 @@ class GeneralAgent(TextAgent):
     ) -> None:
         """
         Args:
-            task: what the system prompt begins with; null names the environment. How to answer is added.
+            task: the beginning of the system prompt; null names the environment. The form of the answer is added.
             actions: names of a `Discrete` space's actions; of `MultiDiscrete` and `MultiBinary` a list of them for each
                 part. Null takes numbers.
             names: names of the parts of a vector or tuple; of several, by the label of each, such as {robot: [x, y]}.
-            decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of the range.
+            decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of the
+                range.
             units: by label, such as {robot x: m}.
-            action_mask: where `info` may say which actions are allowed, as Gymnasium's Taxi does; others are then left out.
-                Null offers all.
-            max_candidates: of how many actions at most each is a candidate.
-            pattern: where free text has its action, see `TextAgent`.
-            fallback: what happens when free text names no action, see `TextAgent`.
+            action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers all.
+            max_candidates: the largest number of actions that are offered as candidates.
+            pattern: the regular expression that finds the action in free text, see `TextAgent`.
+            fallback: the action where free text names none, see `TextAgent`.
         """
         if max_candidates < 1:
             raise ValueError(f"max_candidates is {max_candidates}; it must be 1 or more.")
         if pattern is not None and (fault := pattern_fault(pattern)) is not None:
             raise ValueError(f"pattern is {pattern!r}: {fault}.")
-        self.task, self.names, self.decimals, self.units = task, names, decimals, units
-        self.action_mask, self.max_candidates = action_mask, max_candidates
-        self.pattern, self.fallback = pattern, fallback
+        self.task = task
+        self.names = names
+        self.decimals = decimals
+        self.units = units
+        self.action_mask = action_mask
+        self.max_candidates = max_candidates
+        self.pattern = pattern
+        self.fallback = fallback
         self._action_names = actions
-        self._spoken: ActionVocabulary | None = None
-        self._words: ObservationFormatter | None = None
-        self._prompt = ""
+        self._bound: _Bound | None = None
 
     def bind(self, env: gymnasium.Env) -> None:
-        """Takes the spaces. Raises `ValueError` for those that have no words, and for names that do not fit."""
-        self._spoken = spoken(env, self._action_names)
-        self._words = ObservationFormatter(env.observation_space, self.names, self.decimals, self.units)
-        task = self.task or f"You play {env.spec.name if env.spec is not None else type(env.unwrapped).__name__}."
-        self._prompt = f"{task.rstrip()} {self._spoken.form}"
-        self.actions = self._spoken.texts() if self._is_list() else ()
+        """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not fit."""
+        vocabulary = action_vocabulary(env, self._action_names)
+        formatter = ObservationFormatter(env.observation_space, self.names, self.decimals, self.units)
+        task = (
+            self.task
+            or f"You play {env.spec.name if env.spec is not None else type(env.unwrapped).__name__}."
+        )
+        self._bound = _Bound(vocabulary, formatter, f"{task.rstrip()} {vocabulary.answer_format}")
+        is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
+        self.actions = vocabulary.texts() if is_list else ()
 
     @property
     def system_prompt(self) -> str:
-        self._known()
-        return self._prompt
+        return self._require_bound().system_prompt
 
     def format_observation(self, observation: Any) -> str:
-        self._known()
-        assert self._words is not None
-        return self._words(observation)
+        return self._require_bound().formatter(observation)
 
     def candidates(self, observation: Any, info: Mapping[str, Any]) -> Sequence[str] | None:
         """The actions that the mask allows; all of them where it allows none."""
-        if not self.actions:
-            return None
         mask = info.get(self.action_mask) if self.action_mask is not None else None
-        if mask is None:
-            return self.actions
-        allowed = self._known().allowed(mask)
+        if mask is None or not self.actions:
+            return self.actions or None
+        allowed = self._require_bound().vocabulary.allowed(mask)
         if len(allowed) != len(self.actions):
             raise ValueError(
-                f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's {len(self.actions)} actions. "
-                "Set the agent's action_mask: null to leave it aside."
+                f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's {len(self.actions)} "
+                "actions. Set the agent's action_mask: null to leave it aside."
             )
         return list(compress(self.actions, allowed)) or self.actions
 
@@ -97,20 +105,16 @@ class GeneralAgent(TextAgent):
         return read_action(text, self.extract_action, json_key=self.json_key, pattern=self.pattern)
 
     def extract_action(self, text: str) -> ParsedAction:
-        return self._known().read(text)
+        return self._require_bound().vocabulary.parse(text)
 
     def why_no_candidates(self) -> str:
-        """For a message."""
-        count = self._known().count
+        """The reason that there are no candidates, for an error message."""
+        count = self._require_bound().vocabulary.count
         if count is None:
             return "its actions are texts"
         return f"it has {count:,} actions, more than max_candidates ({self.max_candidates})"
 
-    def _is_list(self) -> bool:
-        count = self._known().count
-        return count is not None and count <= self.max_candidates
-
-    def _known(self) -> ActionVocabulary:
-        if self._spoken is None:
+    def _require_bound(self) -> _Bound:
+        if self._bound is None:
             raise ValueError("GeneralAgent does not know its environment yet: call its bind(env) first.")
-        return self._spoken
+        return self._bound

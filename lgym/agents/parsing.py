@@ -1,6 +1,6 @@
-"""How an action is read from free text: the reply's JSON first, then the agent's pattern, then its own `extract_action`.
+"""Parsing of actions from free text: by the response's JSON, then the agent's pattern, then its `extract_action`.
 
-Every text has an answer, an action or a failure with its reason, in bounded time. The one cost that cannot be bounded
+Every text has a result, an action or a failure with its reason, in bounded time. The one cost that cannot be bounded
 here is that of a pattern which backtracks without end.
 """
 
@@ -17,69 +17,64 @@ from typing import Any
 from lgym.types import ParsedAction
 
 JSON_LENGTH = 100_000
-"""The characters, from the end of a text, in which JSON is looked for."""
+"""The characters, from the end of a text, that are searched for JSON."""
 
 JSON_WORK = 1_000_000
-"""The characters that may be read in vain looking for it. A text that takes more holds no JSON."""
+"""The characters that may be read in vain in the search. A text that takes more holds no JSON."""
 
 JSON_TRY = 500
-"""What one try in vain counts at least, in characters: an error counts the lines before it."""
+"""The least cost of one failed try, in characters: an error counts the lines before it."""
 
 PATTERN_LENGTH = 10_000
-"""The characters, from the end of a text, in which a pattern is looked for."""
+"""The characters, from the end of a text, that are searched for a pattern."""
 
 _OPENING = re.compile(r'\{[ \t\n\r]*["}]')
 _STARTS_WITH_A_NUMBER = re.compile(r"\s*[-+.]?\d")
 
-
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= 100 else float(digits)  # Python refuses to read integers of thousands of digits
-
-
-# Models break lines inside strings, which `strict` would refuse.
-_DECODER = json.JSONDecoder(parse_int=_integer, strict=False)
+_DECODER = json.JSONDecoder(
+    parse_int=lambda digits: (
+        int(digits) if len(digits) <= 100 else float(digits)
+    ),  # Python refuses thousands of digits
+    strict=False,  # models break lines inside strings
+)
 
 
 def last_json_object(text: str, key: str | None = None) -> dict[str, Any] | None:
     """The last valid JSON object of a text, bare, fenced or amid prose; with `key`, the last that has it.
 
-    Of objects within each other it is the outermost (that has the key). Looks at the last `JSON_LENGTH` characters, and
+    Of nested objects it is the outermost (that has the key). The search covers the last `JSON_LENGTH` characters, and
     gives up, with `None`, after reading `JSON_WORK` of them in vain. NaN and Infinity count as valid.
     """
     text = text[-JSON_LENGTH:]
-    found, start, work = None, 0, 0
+    last, start, work = None, 0, 0
     while work < JSON_WORK and (opening := _OPENING.search(text, start)):
         start = opening.start()
         try:
             outermost, end = _DECODER.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            work += max(error.pos - start, JSON_TRY)
-            start += 1
-        except RecursionError:
-            work += len(text) - start
+        except (json.JSONDecodeError, RecursionError) as error:
+            read = error.pos - start if isinstance(error, json.JSONDecodeError) else len(text) - start
+            work += max(read, JSON_TRY)
             start += 1
         else:
             start = end
-            having = outermost if key is None else _last_having(outermost, key)
-            found = found if having is None else having
-    return found if work < JSON_WORK else None  # the last of a part need not be the last of the whole
+            found = outermost if key is None else _object_with(key, outermost)
+            last = last if found is None else found
+    return last if work < JSON_WORK else None  # the last of a part need not be the last of the whole
 
 
-def _last_having(value: Any, key: str) -> dict[str, Any] | None:
+def _object_with(key: str, value: Any) -> dict[str, Any] | None:
     stack = [value]  # not a recursion: objects may be nested almost as deep as Python's stack
     while stack:
         value = stack.pop()
-        if isinstance(value, dict):
-            if key in value:
-                return value
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
+        if isinstance(value, dict) and key in value:
+            return value
+        if isinstance(value, dict | list):
+            stack.extend(value.values() if isinstance(value, dict) else value)
     return None
 
 
 def pattern_fault(pattern: Any) -> str | None:
-    """Why this is no regular expression to read with; `None` where it is one."""
+    """The reason why this is no regular expression to search with; `None` where it is one."""
     if not isinstance(pattern, str):
         return "make it a regular expression in a string"
     try:
@@ -90,51 +85,47 @@ def pattern_fault(pattern: Any) -> str | None:
 
 
 def last_match(text: str, pattern: str) -> str | None:
-    """What a regular expression says of the last `PATTERN_LENGTH` characters: of its last match the group named action,
-    else the first group, else the whole. Matches in which that is empty or took no part do not count."""
+    """The last match of a regular expression in the last `PATTERN_LENGTH` characters.
+
+    It is the group named action, else the first group, else the whole. Matches in which that is empty or took no part
+    do not count.
+    """
     compiled = re.compile(pattern)
     group: str | int = "action" if "action" in compiled.groupindex else min(compiled.groups, 1)
     matches = compiled.finditer(text, max(0, len(text) - PATTERN_LENGTH))
-    return next((said for match in reversed(list(matches)) if (said := match[group])), None)
+    return next((found for match in reversed(list(matches)) if (found := match[group])), None)
 
 
 def value_text(value: Any) -> str | None:
     """A JSON string or finite number as the text that says the same (2.0 as '2'), `None` for anything else."""
     if isinstance(value, str):
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return str(int(value) if value == int(value) else value)
 
 
 def named_action(text: str, actions: Sequence[str]) -> int | None:
-    """The number of the action that a text is the name of, whatever the case and the space around it.
+    """The number of the action that a text names, ignoring case and outer space.
 
     Of names that differ in these alone, such as 'h' and 'H', it is the one that is nearest to the text.
     """
-    for form in (str, str.strip, _plain):
-        names = [form(name) for name in actions]
-        if form(text) in names:
-            return names.index(form(text))
+    for normalize in (str, str.strip, lambda name: name.strip().casefold()):
+        names = list(map(normalize, actions))
+        if normalize(text) in names:
+            return names.index(normalize(text))
     return None
 
 
-def _plain(text: str) -> str:
-    return text.strip().casefold()
-
-
 def action_number(text: str, actions: Sequence[str]) -> int | None:
-    """As `named_action`, or the number that a text is itself.
+    """The number of the action that a text names, see `named_action`, or the number that the text is itself.
 
     Where a name starts with a number, as in '1' or '2 up', only names count: a bare 1 could mean either.
     """
     number = named_action(text, actions)
     if number is not None or any(map(_STARTS_WITH_A_NUMBER.match, actions)):
         return number
-    numbers = [str(number) for number in range(len(actions))]
-    return numbers.index(text.strip()) if text.strip() in numbers else None
+    return next((number for number in range(len(actions)) if str(number) == text.strip()), None)
 
 
 def read_action(
@@ -145,31 +136,31 @@ def read_action(
     json_key: str | None = None,
     pattern: str | None = None,
 ) -> ParsedAction:
-    """The action that a text names, by the first of these that finds one:
+    """Parse the action that a text names, by the first of these that finds one:
 
     1. the value of `json_key` in `last_json_object`,
     2. `last_match` of the pattern,
     3. `extract_action` of the whole text.
 
-    A value from 1 or 2 is read as `action_number` where there are `actions`, and else by `extract_action`. In a failure,
+    A value from 1 or 2 is read by `action_number` where there are `actions`, and else by `extract_action`. In a failure,
     the reason tells what 1 and 2 found.
     """
-    vain = []
+    failures = ""
     for source, value in _values(text, json_key, pattern):
-        said = value_text(value)
-        if said is not None and actions:
-            number = action_number(said, actions)
+        named = value_text(value)
+        if named is not None and actions:
+            number = action_number(named, actions)
             if number is not None:
                 return ParsedAction(number)
-        elif said is not None and (parsed := extract_action(said)).ok:
+        elif named is not None and (parsed := extract_action(named)).ok:
             return parsed
-        vain.append(f"{source} says {short(value)}, which names no action; ")
+        failures += f"{source} says {short(value)}, which names no action; "
     parsed = extract_action(text)
-    return parsed if parsed.ok or not vain else replace(parsed, reason="".join(vain) + parsed.reason)
+    return parsed if parsed.ok or not failures else replace(parsed, reason=failures + parsed.reason)
 
 
 def _values(text: str, json_key: str | None, pattern: str | None) -> Iterator[tuple[str, Any]]:
     if json_key is not None and (found := last_json_object(text, json_key)) is not None:
         yield f"the reply's JSON {json_key!r}", found[json_key]
-    if pattern is not None and (said := last_match(text, pattern)) is not None:
-        yield "the pattern's match", said
+    if pattern is not None and (match := last_match(text, pattern)) is not None:
+        yield "the pattern's match", match

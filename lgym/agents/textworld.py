@@ -1,4 +1,4 @@
-"""TextWorld in few words."""
+"""An agent for TextWorld."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lgym.envs.textworld import parts
 from lgym.types import ParsedAction
 
 IDLE = ("look", "inventory", "examine ")
-"""How commands begin that only tell what is shown anyway."""
+"""The beginnings of commands that only tell what is shown anyway."""
 
-LONGEST = 12
-"""Words of a free text that is still taken for a command."""
+MAX_WORDS = 12
+"""The words of a free text that is still taken for a command."""
 
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _GREETINGS = ("Hey, thanks", "Here is your task")
@@ -29,11 +29,11 @@ _ROOM = re.compile(r"-= (.+?) =- ?")
 
 
 class TextWorldAgent(TextAgent):
-    """`lgym/TextWorld-v0`: the steps of the goal without TextWorld's courtesies, the room and what one carries.
+    """`lgym/TextWorld-v0`: the steps of the goal without TextWorld's courtesies, the room and the inventory.
 
     *Welcome to TextWorld! First of all, venture south. Then, open the safe. Got that? Good!* reads *Goal: venture south,
-    then open the safe.* The goals of made games name their steps in order, so that no more is needed to win; for games
-    whose goals do not, `describe` shows the whole room.
+    then open the safe.* The goals of generated games name their steps in order, so that no more is needed to win; for
+    games whose goals do not, `describe` shows the whole room.
     """
 
     pattern = r"(?i)command:[ \t]*(?P<action>[^\n]+)"
@@ -44,7 +44,7 @@ class TextWorldAgent(TextAgent):
         Args:
             describe: show the room's description, some 60 tokens, rather than its name.
             idle_commands: also offer the commands that only look: look, inventory, examine.
-            free_text: for models that speak: the prompt asks for `command: ...`, and candidates have that form.
+            free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that form.
         """
         self.describe = describe
         self.idle_commands = idle_commands
@@ -52,35 +52,45 @@ class TextWorldAgent(TextAgent):
 
     @property
     def system_prompt(self) -> str:
-        how = "Answer with one command, such as command: go east" if self.free_text else "Answer with one command."
-        return f"You play a text adventure. Do the steps of the goal in their order. {how}"
+        form = (
+            "Answer with one command, such as command: go east"
+            if self.free_text
+            else "Answer with one command."
+        )
+        return f"You play a text adventure. Do the steps of the goal in their order. {form}"
 
     def format_observation(self, observation: str) -> str:
-        said = parts(observation)
-        place, carried = said.get("Place", ""), said.get("Inventory", "")
-        room = _ROOM.search(place)
-        name = f"You are in the {room[1].lower()}." if room else ""
-        here = _ROOM.sub("", place, count=1) if self.describe else name
-        lines = (f"Goal: {steps(said.get('Goal', ''))}.", here, carried.replace("carrying:", "carrying"))
-        return "\n".join(line for line in lines if line)
+        lines = parts(observation)
+        place = lines.get("Place", "")
+        name = _ROOM.search(place)
+        room = f"You are in the {name[1].lower()}." if name else ""
+        shown = (
+            f"Goal: {steps(lines.get('Goal', ''))}.",
+            _ROOM.sub("", place, count=1) if self.describe else room,
+            lines.get("Inventory", "").replace("carrying:", "carrying"),
+        )
+        return "\n".join(filter(None, shown))
 
     def candidates(self, observation: str, info: Mapping[str, Any]) -> Sequence[str]:
-        commands = [command for command in info["admissible_commands"] if self.idle_commands or not command.startswith(IDLE)]
-        return [f"command: {command}" if self.free_text else command for command in sorted(commands)]
+        prefix = "command: " if self.free_text else ""
+        commands = sorted(info["admissible_commands"])
+        return [
+            prefix + command for command in commands if self.idle_commands or not command.startswith(IDLE)
+        ]
 
     def extract_action(self, text: str) -> ParsedAction:
-        """A line of few words is a command; whether the game knows it, it says itself."""
-        said = text.strip().lstrip("> ").rstrip(".")
-        if not said or said.endswith(":") or "\n" in said or len(said.split()) > LONGEST:
-            return ParsedAction.failure(f"{text[:100]!r} is not a line of 1 to {LONGEST} words")
-        return ParsedAction(said)
+        """Take a line of few words as a command; the game itself says whether it knows it."""
+        command = text.strip().lstrip("> ").rstrip(".")
+        if not command or command.endswith(":") or "\n" in command or len(command.split()) > MAX_WORDS:
+            return ParsedAction.failure(f"{text[:100]!r} is not a line of 1 to {MAX_WORDS} words")
+        return ParsedAction(command)
 
 
 def steps(goal: str) -> str:
-    """A goal's instructions, joined by *then*: without greeting, farewell and how each is led up to.
+    """A goal's instructions, joined by *then*, without greeting, farewell and lead-ins.
 
-    In TextWorld's own grammar only instructions end in a full stop, but for two greetings. A text without any is left as
-    it is.
+    In TextWorld's own grammar only instructions end in a full stop, but for two greetings. A text without any is left
+    as it is.
     """
     sentences = [s for s in _SENTENCES.split(goal) if s.endswith(".") and not s.startswith(_GREETINGS)]
     instructions = [_OPENING.sub("", sentence, count=1).rstrip(".") for sentence in sentences]

@@ -11,7 +11,7 @@ from lgym.batch import Rollout
 from lgym.check.findings import Finding, history_finding, prompt_finding, shortened_finding
 from lgym.check.world import RandomPlay
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.models.prefix_sharing.packing import common_prefix_length
+from lgym.models.packing import common_prefix_length
 
 ASKED = 2000
 """Distinct questions of random play that are tried as prompts."""

@@ -15,12 +15,12 @@ from lgym import ranks
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import stages, validation
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
-from lgym.data.episode_prompts import EpisodePrompts
 from lgym.data.imitation import SFTSampler, load_demonstrations
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.conversation import History
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.collector import Collector

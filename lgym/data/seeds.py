@@ -1,4 +1,4 @@
-"""Where a run's chance comes from: a stream for each purpose, and reset seeds that no two stages share."""
+"""Random streams of a run: one for each purpose, and reset seeds that no two stages share."""
 
 from __future__ import annotations
 
@@ -14,24 +14,38 @@ STAGES: dict[str, tuple[int, int]] = {
     "test": (2**30 + 2**28, 2**28),
     "predict": (2**30 + 2 * 2**28, 2**28),
 }
-"""The lowest reset seed of each stage, and how many it has. Environments take numbers from 0 to 2**31 - 1."""
+"""The lowest reset seed of each stage, and the number of its seeds. Environments take numbers from 0 to 2**31 - 1."""
 
 PURPOSES = {"resets": 0, "actions": 1, "order": 2}
-"""Which reset seed comes first; sampling of actions; the order of minibatches and the draws of what is imitated."""
+"""The first reset seed; sampling of actions; the order of minibatches and the draws of turns to imitate."""
 
 
 def stream(seed: int, stage: str, purpose: Purpose, rank: int = 0) -> np.random.SeedSequence:
-    """The purpose's own source of chance in a stage and a process of the run of that seed, for `np.random.default_rng`. None
-    is that of an environment, which makes its generator of a reset seed without a spawn key."""
+    """The random stream of a purpose, a stage and a process, for `np.random.default_rng`.
+
+    None is that of an environment, which makes its generator of a reset seed without a spawn key.
+
+    Args:
+        seed: the run's.
+        stage: fit, validate, test or predict.
+        purpose: see `PURPOSES`.
+        rank: the process.
+    """
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES[purpose], list(STAGES).index(stage), rank))
 
 
 def first_reset_seed(seed: int, stage: str, rank: int = 0, size: int = 1) -> int:
-    """What the first episode of a stage is reset with, in one of `size` processes; those that follow take the next numbers.
+    """The reset seed of a stage's first episode; those that follow take the next numbers.
 
     Each stage has a range of its own and each process a part of it, in whose lower half the first seed is drawn from the
-    run's. So whatever that is, no episode of one stage is another's, nor one process's another's, for 2**29 / size episodes
-    of training and 2**27 of an evaluation.
+    run's. So whatever that is, no episode of one stage is another's, nor one process's another's, for 2**29 / size
+    episodes of training and 2**27 of an evaluation.
+
+    Args:
+        seed: the run's.
+        stage: fit, validate, test or predict.
+        rank: the process.
+        size: the number of processes.
     """
     start, width = STAGES[stage]
     width //= size

@@ -1,4 +1,4 @@
-"""What falls to each process of a run, so that all take the same number of steps and none does another's work."""
+"""Sharding of a run over its processes: all take the same number of steps and none repeats another's work."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Remember = Callable[[list[list[RememberedTurn]]], None]
 
 
 def shard_range(total: int) -> tuple[int, int]:
-    """Of so many things in a row, the first that is this process's and how many are."""
+    """This process's contiguous shard of `total` items: its first index and its size."""
     size, rank = ranks.size(), ranks.rank()
     start = total * rank // size
     return start, total * (rank + 1) // size - start
 
 
 def minibatches(batch: Any, size: int, order: Sequence[int]) -> Iterator[Any]:
-    """One pass over a `ResponseBatch`, in as many minibatches in every process as in that which needs most.
+    """One pass over a `ResponseBatch`, in as many minibatches in every process as the largest needs.
 
-    Where this one needs fewer, they are smaller; what is missing then is filled up with minibatches of weight 0.
+    Where this process needs fewer, they are smaller; what is missing then is filled up with minibatches of weight 0.
     """
     parts = batch.split(size, order)
     count = max(ranks.everyone(len(parts)))
@@ -36,14 +36,14 @@ def minibatches(batch: Any, size: int, order: Sequence[int]) -> Iterator[Any]:
 
 
 def store_from_all_ranks(store: Remember | None) -> Remember | None:
-    """Stores what was played in every process, in each of them: so all remember the same."""
+    """Wrap a store so that the episodes of all processes are stored in each of them."""
     if store is None:
         return None
-    return lambda episodes: store([episode for part in ranks.everyone(episodes) for episode in part])
+    return lambda episodes: store([episode for shard in ranks.everyone(episodes) for episode in shard])
 
 
 def rank_state(states: Sequence[Any]) -> Any | None:
-    """This process's of those that all processes saved; `None` where there were fewer of them."""
+    """This process's state of those that all processes saved; `None` where there were fewer of them."""
     if len(states) != ranks.size():
         warnings.warn(
             f"The checkpoint was written by {len(states)} processes and {ranks.size()} go on from it. They do so soundly, "

@@ -1,8 +1,9 @@
-"""What can be wrong with a run's data, told before a model is loaded."""
+"""Checks of a run's data settings, before a model is loaded."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import gymnasium
 
@@ -15,23 +16,22 @@ if TYPE_CHECKING:
 
 
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
-    """Has the agent read a reply that says nothing, and looks at its fallback."""
+    """Have the agent parse an empty response, and check its fallback. Raises `ValueError`."""
     name = type(agent).__name__
-    own = type(agent).parse is not TextAgent.parse  # such as that of `lgym.Agent`, whose extract_action may return anything
-    parsed = agent.parse("") if own else agent.extract_action("")
+    own_parse = type(agent).parse is not TextAgent.parse  # of `lgym.Agent`, whose extract_action may return anything
+    parsed = agent.parse("") if own_parse else agent.extract_action("")
     if not isinstance(parsed, ParsedAction):
         raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
-    space = env.action_space
     env.close()
-    if agent.fallback == "default" and not space.contains(agent.default_action):
+    if agent.fallback == "default" and not env.action_space.contains(agent.default_action):
         raise ValueError(
             f"{name}.fallback is 'default', and its default_action {agent.default_action!r} is not in the environment's "
-            f"action space {space}."
+            f"action space {env.action_space}."
         )
 
 
 def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
-    """Asks the agent about a first observation, so that its mistakes show before a model is loaded."""
+    """Check the agent's text and candidates at a first observation. Returns whether it offers candidates."""
     name = type(agent).__name__
     try:
         observation, info = env.reset(seed=seed)
@@ -52,88 +52,62 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
 
 
 def no_candidates(agent: TextAgent) -> ValueError:
-    """What is said where the policy chooses and the agent has nothing to choose from."""
-    why = f" ({agent.why_no_candidates()})" if isinstance(agent, GeneralAgent) else ""
+    """The error of a candidate-scoring policy whose agent has no candidates."""
+    reason = f" ({agent.why_no_candidates()})" if isinstance(agent, GeneralAgent) else ""
     return ValueError(
-        f"{type(agent).__name__} offers no candidates{why}, and this policy chooses between candidates. Set its class "
+        f"{type(agent).__name__} offers no candidates{reason}, and this policy chooses between candidates. Set its class "
         "attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
         "model.policy.class_path: lgym.policies.GenerationPolicy."
     )
 
 
 def require_sound(data: RolloutDataModule) -> None:
-    """Looks at a data module's settings. Raises `ValueError` for those that cannot be, or do not go together."""
-    require_positive(
-        num_envs=data.num_envs,
-        update_epochs=data.update_epochs,
-        minibatch_size=data.minibatch_size,
-        imitation_size=data.imitation_size,
-        group_size=data.group_size,
-        eval_episodes=data.eval_episodes,
-        max_observation_tokens=1 if data.max_observation_tokens is None else data.max_observation_tokens,
-    )
-    require_one_amount(data.episodes_per_rollout, data.turns_per_rollout, data.num_envs)
-    require_whole_groups(data.group_size, data.episodes_per_rollout)
-    if data.dynamic_sampling_groups < 0 or (data.dynamic_sampling_groups > 0 and data.group_size < 2):
-        raise ValueError(
-            f"data.dynamic_sampling_groups is {data.dynamic_sampling_groups} and data.group_size is {data.group_size}; give 0 or more groups, "
-            "of two episodes or more."
-        )
-    require_history(data.history)
-    require_seconds(env_timeout=data.env_timeout)
-    require_replayable(data.self_imitation, data.episodes_per_rollout, data.history)
-
-
-def require_history(history: Any) -> None:
-    if history != "full" and history < 0:
-        raise ValueError(f"data.history is {history}; it must be 0 or more turns, or full.")
-
-
-def require_seconds(**values: float) -> None:
-    for name, value in values.items():
-        if value <= 0:
-            raise ValueError(f"data.{name} is {value:g} seconds; it must be above 0.")
-
-
-def require_replayable(replay: Any, episodes: int | None, history: Any) -> None:
-    if replay is not None and (episodes is None or history != 0):
-        raise ValueError(
-            f"data.self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout (it is {episodes}) and "
-            f"data.history: 0 (it is {history})."
-        )
+    """Raise `ValueError` for settings of a data module that cannot be, or do not go together."""
+    if (fault := next(_faults(data), None)) is not None:
+        raise ValueError(f"data.{fault}")
 
 
 def require_imitation(given: bool, imitates: bool) -> None:
+    """Raise `ValueError` unless there are turns to imitate exactly where the model imitates."""
     if given != imitates:
-        what = "data.demonstrations or data.self_imitation" if given else "neither data.demonstrations nor data.self_imitation"
-        how = "0" if given else "above 0"
+        sources = "data.demonstrations or data.self_imitation"
+        there = sources if given else f"neither {sources.replace(' or ', ' nor ')}"
         raise ValueError(
-            f"There is {what} to imitate, and sft_coef or sft_rollouts of the model is {how}: set both sides, or neither."
+            f"There is {there} to imitate, and sft_coef or sft_rollouts of the model is {'0' if given else 'above 0'}: "
+            "set both sides, or neither."
         )
 
 
-def require_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"data.{name} is {value}; it must be 1 or more.")
-
-
-def require_whole_groups(group_size: int, episodes: int | None) -> None:
-    if group_size > 1 and (episodes is None or episodes % group_size):
-        raise ValueError(
-            f"data.group_size is {group_size} and data.episodes_per_rollout is {episodes}; groups are compared as whole "
+def _faults(data: RolloutDataModule) -> Iterator[str]:
+    counts = ("num_envs", "update_epochs", "minibatch_size", "imitation_size", "group_size", "eval_episodes")
+    for name in (*counts, "max_observation_tokens", "episodes_per_rollout"):
+        value = getattr(data, name)
+        if value is not None and value < 1:
+            yield f"{name} is {value}; it must be 1 or more."
+    episodes, turns = data.episodes_per_rollout, data.turns_per_rollout
+    if (episodes is None) == (turns is None):
+        yield f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
+    if turns is not None and (turns < data.num_envs or turns % data.num_envs):
+        yield (
+            f"turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({data.num_envs}), such as "
+            f"{max(1, round(turns / data.num_envs)) * data.num_envs}."
+        )
+    if data.group_size > 1 and (episodes is None or episodes % data.group_size):
+        yield (
+            f"group_size is {data.group_size} and data.episodes_per_rollout is {episodes}; groups are compared as whole "
             "episodes, so give episodes_per_rollout as a multiple of group_size."
         )
-
-
-def require_one_amount(episodes: int | None, turns: int | None, num_envs: int) -> None:
-    if (episodes is None) == (turns is None):
-        raise ValueError(
-            f"data.episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
+    if data.dynamic_sampling_groups < 0 or (data.dynamic_sampling_groups > 0 and data.group_size < 2):
+        yield (
+            f"dynamic_sampling_groups is {data.dynamic_sampling_groups} and data.group_size is {data.group_size}; give 0 "
+            "or more groups, of two episodes or more."
         )
-    require_positive(episodes_per_rollout=1 if episodes is None else episodes)
-    if turns is not None and (turns < num_envs or turns % num_envs):
-        raise ValueError(
-            f"data.turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({num_envs}), such as "
-            f"{max(1, round(turns / num_envs)) * num_envs}."
+    if data.history != "full" and data.history < 0:
+        yield f"history is {data.history}; it must be 0 or more turns, or full."
+    if data.env_timeout <= 0:
+        yield f"env_timeout is {data.env_timeout:g} seconds; it must be above 0."
+    if data.self_imitation is not None and (episodes is None or data.history != 0):
+        yield (
+            "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout (it is "
+            f"{episodes}) and data.history: 0 (it is {data.history})."
         )

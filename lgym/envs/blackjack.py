@@ -71,7 +71,9 @@ def is_optimal(greedy_actions: ArrayLike) -> np.ndarray:
     """Whether each state's action is the better one, [280] of bool."""
     actions = _table(greedy_actions).ravel()
     if not np.isin(actions, (STAY, HIT)).all():
-        raise ValueError("greedy actions are 0 (stay) or 1 (hit); for probabilities, pass `probabilities > 0.5`")
+        raise ValueError(
+            "greedy actions are 0 (stay) or 1 (hit); for probabilities, pass `probabilities > 0.5`"
+        )
     return actions == optimal_policy()
 
 

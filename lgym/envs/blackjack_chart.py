@@ -12,7 +12,9 @@ from matplotlib.patches import Rectangle
 
 from lgym.envs import blackjack
 
-_COLOURS = LinearSegmentedColormap.from_list("stay_hit", ["#0072B2", "#F4F4F4", "#E08000"])  # safe for the colour-blind
+_COLOURS = LinearSegmentedColormap.from_list(
+    "stay_hit", ["#0072B2", "#F4F4F4", "#E08000"]
+)  # safe for the colour-blind
 _NORM = Normalize(0, 1)
 _COLUMNS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 1]  # players write the ace last
 _ROW_HEIGHT = 0.0435  # of the figure
@@ -57,7 +59,15 @@ def _draw_panel(axes: Axes, hit_probability: np.ndarray, soft: int, lowest: int)
         for column, card in enumerate(_COLUMNS):
             hit = probability[total, card, soft]
             colour = "white" if hit < 0.2 else "#202020"
-            axes.text(column, row, "H" if hit > 0.5 else "S", ha="center", va="center_baseline", fontsize=9.5, color=colour)
+            axes.text(
+                column,
+                row,
+                "H" if hit > 0.5 else "S",
+                ha="center",
+                va="center_baseline",
+                fontsize=9.5,
+                color=colour,
+            )
             if not optimal[total, card, soft]:
                 axes.add_patch(_frame(column, row))
     axes.set_xticks(range(10), ["A" if card == 1 else str(card) for card in _COLUMNS])
@@ -71,7 +81,9 @@ def _draw_panel(axes: Axes, hit_probability: np.ndarray, soft: int, lowest: int)
 
 
 def _frame(column: float, row: float) -> Rectangle:
-    return Rectangle((column - 0.44, row - 0.42), 0.88, 0.84, fill=False, edgecolor="black", linewidth=2, zorder=3)
+    return Rectangle(
+        (column - 0.44, row - 0.42), 0.88, 0.84, fill=False, edgecolor="black", linewidth=2, zorder=3
+    )
 
 
 def _draw_legend(figure: Figure) -> None:

@@ -33,7 +33,9 @@ def make_env(
         )
     _require_well_formed(env_id)
     try:
-        env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(env_kwargs or {}))
+        env = gymnasium.make(
+            env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(env_kwargs or {})
+        )
     except (UnregisteredEnv, DeprecatedEnv) as error:
         raise _unknown(env_id, error) from error
     except (DependencyNotInstalled, ModuleNotFoundError) as error:
@@ -54,7 +56,11 @@ def make_env(
 def portable(wrapper: EnvWrapper) -> EnvWrapper:
     """A wrapper that a YAML names, as its class and its settings alone, which a worker process can be sent: what
     jsonargparse makes of it holds the whole command line, and with it torch and every process of the run."""
-    if isinstance(wrapper, partial) and wrapper.args and str(wrapper.func.__module__).startswith("jsonargparse."):
+    if (
+        isinstance(wrapper, partial)
+        and wrapper.args
+        and str(wrapper.func.__module__).startswith("jsonargparse.")
+    ):
         return partial(wrapper.args[-1], **wrapper.keywords)
     return wrapper
 
@@ -62,7 +68,12 @@ def portable(wrapper: EnvWrapper) -> EnvWrapper:
 def _wrapped(env: gymnasium.Env, wrapper: EnvWrapper, which: str) -> gymnasium.Env:
     try:
         wrapped = wrapper(env)
-    except (AssertionError, AttributeError, TypeError, ValueError) as error:  # how Gymnasium's say that a space does not fit
+    except (
+        AssertionError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:  # how Gymnasium's say that a space does not fit
         raise ValueError(f"{which} cannot be put round {env}: {error}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise ValueError(f"{which} made {wrapped!r} of {env}; it must make an environment.")

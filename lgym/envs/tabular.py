@@ -1,4 +1,4 @@
-"""Environments whose transitions are written down, as those of Gymnasium's toy texts are, solved by dynamic programming.
+"""Exact values of environments with transition tables, such as Gymnasium's toy texts, by dynamic programming.
 
 S states, A actions. Values are those of an episode with so many steps left, as a time limit ends it:
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Tables(NamedTuple):
-    """What an environment does, in arrays."""
+    """Transition, reward and start tables of an environment."""
 
     transitions: np.ndarray
     """P(s' | s, a) and the episode goes on, [S, A, S]."""
@@ -26,35 +26,51 @@ class Tables(NamedTuple):
 
 
 def tables(env: Any) -> Tables:
-    """From an environment's `P[state][action]`, a list of (probability, next state, reward, terminated), and its
-    `initial_state_distrib`."""
+    """Build the tables of an environment.
+
+    Args:
+        env: has `P[state][action]`, a list of (probability, next state, reward, terminated), and
+            `initial_state_distrib`.
+    """
     states, actions = len(env.P), len(env.P[0])
-    transitions, rewards = np.zeros((states, actions, states)), np.zeros((states, actions))
-    for state, outcomes_of in env.P.items():
-        for action, outcomes in outcomes_of.items():
-            for probability, following, reward, terminated in outcomes:
+    transitions = np.zeros((states, actions, states))
+    rewards = np.zeros((states, actions))
+    for state, actions_of in env.P.items():
+        for action, outcomes in actions_of.items():
+            for probability, next_state, reward, terminated in outcomes:
                 rewards[state, action] += probability * reward
-                transitions[state, action, following] += probability * (not terminated)
+                transitions[state, action, next_state] += probability * (not terminated)
     return Tables(transitions, rewards, np.asarray(env.initial_state_distrib, dtype=float))
 
 
-def policy_value(known: Tables, policy: np.ndarray, steps: int) -> float:
-    """The mean return of an episode of at most `steps` steps, where `policy` has each action's probability, [S, A]."""
-    values = np.zeros(len(known.start))
+def policy_value(mdp: Tables, policy: np.ndarray, steps: int) -> float:
+    """Mean return of an episode of at most `steps` steps under a policy.
+
+    Args:
+        mdp: the environment's tables.
+        policy: the probability of each action, [S, A].
+        steps: the time limit.
+    """
+    values = np.zeros(len(mdp.start))
     for _ in range(steps):
-        values = (policy * (known.rewards + known.transitions @ values)).sum(axis=1)
-    return float(known.start @ values)
+        values = (policy * (mdp.rewards + mdp.transitions @ values)).sum(axis=1)
+    return float(mdp.start @ values)
 
 
-def optimal_action_values(known: Tables, steps: int) -> np.ndarray:
-    """q of each action with `steps` steps left, one or more, when playing optimally, [S, A]."""
-    values = np.zeros(len(known.start))
+def uniform_value(mdp: Tables, steps: int) -> float:
+    """Mean return of an episode of at most `steps` steps of uniformly random actions."""
+    return policy_value(mdp, np.full(mdp.rewards.shape, 1 / mdp.rewards.shape[1]), steps)
+
+
+def optimal_action_values(mdp: Tables, steps: int) -> np.ndarray:
+    """Optimal q of each action with `steps` steps left, one or more, [S, A]."""
+    values = np.zeros(len(mdp.start))
     for _ in range(steps):
-        q = known.rewards + known.transitions @ values
+        q = mdp.rewards + mdp.transitions @ values
         values = q.max(axis=1)
     return q
 
 
-def optimal_value(known: Tables, steps: int) -> float:
-    """The mean return of an episode of at most `steps` steps, played by who knows how many are left."""
-    return float(known.start @ optimal_action_values(known, steps).max(axis=1))
+def optimal_value(mdp: Tables, steps: int) -> float:
+    """Mean return of an episode of at most `steps` steps, played optimally with the steps left known."""
+    return float(mdp.start @ optimal_action_values(mdp, steps).max(axis=1))

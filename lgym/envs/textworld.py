@@ -75,13 +75,17 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         Raises:
             ValueError: if TextWorld is not installed, or the games cannot be.
         """
-        EzPickle.__init__(self, rooms, objects, quest_length, games, first_game, files, intermediate_rewards, render_mode)
+        EzPickle.__init__(
+            self, rooms, objects, quest_length, games, first_game, files, intermediate_rewards, render_mode
+        )
         _require_textworld()
         self.render_mode = render_mode
         self.intermediate_rewards = intermediate_rewards
         self._games: MadeGames | GivenGames
         if files is None:
-            self._games = made_games(_hashable(rooms), _hashable(objects), _hashable(quest_length), games, first_game)
+            self._games = made_games(
+                _hashable(rooms), _hashable(objects), _hashable(quest_length), games, first_game
+            )
         else:
             self._games = GivenGames(files)
         self._play: Any = None  # TextWorld's own environment of the game
@@ -89,7 +93,9 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         self._observation = ""
         self._length = self._left = 0  # commands to win: at the start, and now
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Starts the seed's game; without a seed, any of them."""
         import textworld
 
@@ -97,7 +103,15 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         number = int(self.np_random.integers(len(self._games))) if seed is None else seed % len(self._games)
         self._path = self._games.path(number)
         self._end()
-        wanted = ("description", "inventory", "objective", "admissible_commands", "policy_commands", "score", "max_score")
+        wanted = (
+            "description",
+            "inventory",
+            "objective",
+            "admissible_commands",
+            "policy_commands",
+            "score",
+            "max_score",
+        )
         # A fresh interpreter a game: `load` on one that has played leaks its memory.
         self._play = textworld.start(str(self._path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
         self._play.seed(1)  # the interpreter's own draws; 0 would be the clock
@@ -138,7 +152,12 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
 
     def _observe(self, reply: str | None) -> str:
         state = self._state
-        lines = {"Goal": state.objective, "Place": state.description, "Inventory": state.inventory, "Reply": reply}
+        lines = {
+            "Goal": state.objective,
+            "Place": state.description,
+            "Inventory": state.inventory,
+            "Reply": reply,
+        }
         text = "\n".join(f"{name}: {' '.join(part.split())}" for name, part in lines.items() if part)
         return text.encode("cp1252", errors="replace").decode("cp1252")[:LONGEST]
 

@@ -64,7 +64,8 @@ class MadeGames:
                     unit="game",
                     delay=2,
                     leave=False,
-                    disable=multiprocessing.parent_process() is not None,  # workers would write over each other
+                    disable=multiprocessing.parent_process()
+                    is not None,  # workers would write over each other
                 )
             _keep(lambda: _made(recipe), recipe.path)
             self._bar.update()
@@ -111,14 +112,22 @@ class GivenGames:
 
 
 @cache
-def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int, first_game: int) -> MadeGames:
+def made_games(
+    rooms: Amount, objects: Amount, quest_length: Amount, games: int, first_game: int
+) -> MadeGames:
     """Games number `first_game` to `first_game + games - 1`; the same object for the same games, so that they share a bar.
 
     Where an amount is a range, a game's own is drawn by its number.
     """
-    ranges = (_range("rooms", rooms, 1), _range("objects", objects, 0), _range("quest_length", quest_length, 1))
+    ranges = (
+        _range("rooms", rooms, 1),
+        _range("objects", objects, 0),
+        _range("quest_length", quest_length, 1),
+    )
     if games < 1 or first_game < 0:
-        raise ValueError(f"games is {games} and first_game {first_game}; give 1 or more games, from number 0 or later.")
+        raise ValueError(
+            f"games is {games} and first_game {first_game}; give 1 or more games, from number 0 or later."
+        )
     recipes = []
     for number in range(first_game, first_game + games):
         draws = random.Random(number)
@@ -128,7 +137,13 @@ def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int,
 
 
 def _range(name: str, amount: Amount, least: int) -> tuple[int, int]:
-    low, high = (amount, amount) if isinstance(amount, int) else (amount[0], amount[-1]) if len(amount) == 2 else (0, -1)
+    low, high = (
+        (amount, amount)
+        if isinstance(amount, int)
+        else (amount[0], amount[-1])
+        if len(amount) == 2
+        else (0, -1)
+    )
     if not least <= low <= high:
         raise ValueError(f"{name} is {amount}; give a number, {least} or more, or [lowest, highest].")
     return low, high
@@ -148,7 +163,9 @@ def _files(name: str) -> list[Path]:
     else:
         found = sorted(Path(match) for match in glob(str(path)))
     if not found:
-        raise ValueError(f"files: there is no game at {name!r}; give .z8 or .json files, a folder of them, or a pattern.")
+        raise ValueError(
+            f"files: there is no game at {name!r}; give .z8 or .json files, a folder of them, or a pattern."
+        )
     return found
 
 
@@ -160,7 +177,9 @@ def _compiled_beside(path: Path) -> Path:
             "from the .json that `tw-make` wrote beside it."
         )
     if not path.with_suffix(".json").is_file():
-        raise ValueError(f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its commands.")
+        raise ValueError(
+            f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its commands."
+        )
     return path.with_suffix(".z8") if path.with_suffix(".z8").is_file() else path
 
 
@@ -171,7 +190,11 @@ def _made(recipe: Recipe) -> Any:
     from textworld.generator.world import NoFreeExitError
 
     options = GameOptions()
-    options.nb_rooms, options.nb_objects, options.quest_length = recipe.rooms, recipe.objects, recipe.quest_length
+    options.nb_rooms, options.nb_objects, options.quest_length = (
+        recipe.rooms,
+        recipe.objects,
+        recipe.quest_length,
+    )
     options.seeds = recipe.seed
     try:
         return make_game(options)

@@ -45,7 +45,9 @@ def answer_of(work: Callable[[], Any]) -> Any:
     anybody's code, and which one it was and where it stood has to be told of every mistake in it."""
     try:
         return work()
-    except Exception as error:  # what anybody's code may raise; a narrower list would let the rest pass unnamed
+    except (
+        Exception
+    ) as error:  # what anybody's code may raise; a narrower list would let the rest pass unnamed
         said = "".join(traceback.format_exception_only(error)).strip()
         raise EnvironmentRaisedError(said, traceback.format_exc()) from error
 
@@ -123,7 +125,9 @@ class WorkerEnv:
         except (EOFError, OSError):
             process = self._vector.processes[0]
             process.join(CLOSING)
-            self._lost = WorkerLostError(f"The worker process of {self.name} died with exit code {process.exitcode}.")
+            self._lost = WorkerLostError(
+                f"The worker process of {self.name} died with exit code {process.exitcode}."
+            )
         if self._lost is not None:
             raise self._lost from None
         self._due = None
@@ -167,7 +171,9 @@ def _registered(spec: Any, make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
 class _Worker(gymnasium.Env):
     """What a worker process holds: the environment, made when it is first asked for something."""
 
-    observation_space = action_space = gymnasium.spaces.Discrete(1)  # AsyncVectorEnv compares them, and no more
+    observation_space = action_space = gymnasium.spaces.Discrete(
+        1
+    )  # AsyncVectorEnv compares them, and no more
 
     def __init__(self, make: bytes) -> None:
         self._make = make
@@ -183,7 +189,9 @@ class _Worker(gymnasium.Env):
 
     def _made(self) -> gymnasium.Env:
         if self._env is None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # Ctrl-C reaches all processes; the first one ends the others
             self._env = pickle.loads(self._make)()
         return self._env
 

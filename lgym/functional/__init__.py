@@ -1,17 +1,17 @@
-"""The maths, as pure functions of tensors: no state, no classes, no model, each with its formula and paper.
+"""Pure functions of tensors: no state, no classes, no model, each with its formula and paper.
 
-    masking         means, deviations and whitening over the entries that count
-    logprobs        logits -> log-probabilities of tokens; scores -> log-probabilities of candidates
-    returns, gae    rewards and values -> what was earned, and by how much it beat the estimate
-    group_advantages  returns of episodes from one reset seed, or of turns from one state -> by how much each beat the others
-    policy_losses   log-probabilities and advantages -> a loss an entry
-    value_losses    values and returns -> a loss an entry
-    kl              divergences, their one-sample estimators, entropy
-    truncation      what top_k and top_p leave of a distribution over tokens
-    diagnostics     numbers to look at, never to train on
-    inputs          what all of them ask of their inputs
+    masking           masked means, deviations and whitening
+    logprobs          scores -> log-probabilities of candidates
+    returns, gae      rewards and values -> returns and advantages
+    group_advantages  returns of episodes from one reset seed, or of turns from one state -> advantages
+    policy_losses     log-probabilities and advantages -> a loss per entry
+    value_losses      values and returns -> a loss per entry
+    kl                divergences, their one-sample estimators, entropy
+    truncation        top_k and top_p of a distribution over tokens
+    diagnostics       metrics, never to train on
+    inputs            checks of the inputs of all of them
 
-Losses come back one an entry, not reduced: which entries count, and what to divide by, is the caller's to say.
+Losses come back per entry, not reduced: which entries count, and what to divide by, is for the caller to decide.
 The sizes in brackets are those of the legend in `lgym/batch.py`. Results keep their inputs' precision, or raise it to
 float32 where the docstring says so; none depends on torch's default dtype, which a trainer may change during a step.
 """
@@ -25,7 +25,7 @@ from lgym.functional.diagnostics import (
 from lgym.functional.gae import gae
 from lgym.functional.group_advantages import group_advantages, leave_one_out_advantages, state_advantages
 from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate, kl_k1, kl_k2, kl_k3
-from lgym.functional.logprobs import candidate_logprobs, token_logprobs
+from lgym.functional.logprobs import candidate_logprobs
 from lgym.functional.masking import masked_deviations, masked_mean, whiten
 from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
 from lgym.functional.returns import discounted_returns
@@ -53,7 +53,6 @@ __all__ = [
     "policy_gradient_loss",
     "ppo_clip_loss",
     "state_advantages",
-    "token_logprobs",
     "truncate_logits",
     "value_loss",
     "variance_within_and_across",

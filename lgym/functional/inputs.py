@@ -1,4 +1,4 @@
-"""What the functions of this package ask of their inputs. Only what is cheap: nothing here reads a tensor's entries."""
+"""Checks of input shapes, dtypes and ranges. All are cheap: none reads a tensor's entries."""
 
 from __future__ import annotations
 
@@ -35,5 +35,12 @@ def require_between(low: float, high: float, **numbers: float) -> None:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """The same numbers in float32, or in float64 where they already are: half precision, integers and bools rise."""
+    """Convert to float32, or keep float64: half precision, integers and bools are raised.
+
+    Args:
+        x: [...].
+
+    Returns:
+        [...], in float32 or float64.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))

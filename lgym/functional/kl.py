@@ -1,4 +1,4 @@
-"""How far one policy is from another: exactly, where all probabilities are known, and from samples, where not."""
+"""Kullback-Leibler divergence, exact and estimated from samples, and entropy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from lgym.functional.inputs import require_same_shape
 
 
 def categorical_kl(p_logprobs: Tensor, q_logprobs: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence KL(p || q) of two categorical distributions, over the last axis.
+    """Kullback-Leibler divergence KL(p || q) of two categorical distributions, over the last axis.
 
     Σ_c p_c (log p_c - log q_c), with 0 log 0 = 0.
 
     "Elements of Information Theory", Cover & Thomas 2006, section 2.3.
-    Shapes: both [..., C], normalised, -inf for what cannot be chosen. Returns [...], in nats.
-    An entry that is -inf in p adds 0 with zero gradient; a row that is all -inf (padding) is 0. An entry that is -inf
-    in q alone makes the divergence inf: q forbids what p does.
-    Raises ValueError where the shapes differ.
+
+    An entry that is -inf in p adds 0 with zero gradient; a row that is all -inf (padding) is 0. An entry that is -inf in
+    q alone makes the divergence inf: q forbids what p does.
+
+    Args:
+        p_logprobs: [..., C], normalized, -inf for what cannot be chosen.
+        q_logprobs: [..., C], likewise.
+
+    Returns:
+        [...], in nats.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
     require_same_shape(p_logprobs=p_logprobs, q_logprobs=q_logprobs)
     log_ratio = (p_logprobs - q_logprobs).masked_fill(p_logprobs.isneginf(), 0.0)
@@ -26,60 +35,102 @@ def categorical_kl(p_logprobs: Tensor, q_logprobs: Tensor) -> Tensor:
 
 
 def categorical_entropy(logprobs: Tensor) -> Tensor:
-    """The entropy of a categorical distribution, over the last axis.
+    """Entropy of a categorical distribution, over the last axis.
 
     -Σ_c p_c log p_c, with 0 log 0 = 0.
 
     "Elements of Information Theory", Cover & Thomas 2006, section 2.1.
-    Shapes: [..., C], normalised, -inf for what cannot be chosen. Returns [...], in nats: at most log C.
+
     An entry of -inf adds 0 with zero gradient; one candidate, or a row that is all -inf, has entropy 0.
+
+    Args:
+        logprobs: [..., C], normalized, -inf for what cannot be chosen.
+
+    Returns:
+        [...], in nats: at most log C.
     """
     return -(logprobs.exp() * logprobs.masked_fill(logprobs.isneginf(), 0.0)).sum(-1)
 
 
 def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """A one-sample estimate of KL(π || ref), without bias, of either sign.
+    """One-sample estimate k1 of KL(π || ref): unbiased, of either sign.
 
-    log π - log ref, of what π sampled.
+    log π - log ref, of samples from π.
 
     "Approximating KL Divergence", Schulman 2020, http://joschu.net/blog/kl-approx.html, k1.
-    Shapes: both [...], equal. Returns [...], in nats. 0 where the two agree.
+
     For rewards and metrics. As a loss it teaches nothing: on its own samples its mean gradient is 0 ("On a few pitfalls
     in KL divergence gradient estimation for RL", Tang & Munos 2025, arXiv:2506.09477).
-    Raises ValueError where the shapes differ.
+
+    Args:
+        logprobs: [...], of samples from π.
+        ref_logprobs: [...], of the same samples under the reference.
+
+    Returns:
+        [...], in nats; 0 where the two agree.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
     require_same_shape(logprobs=logprobs, ref_logprobs=ref_logprobs)
     return logprobs - ref_logprobs
 
 
 def kl_k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """A one-sample estimate of KL(π || ref), with a small bias, never negative.
+    """One-sample estimate k2 of KL(π || ref): a small bias, never negative.
 
-    (log π - log ref)² / 2, of what π sampled.
+    (log π - log ref)² / 2, of samples from π. Source as for `kl_k1`.
 
-    Source, shapes, agreement and errors as for `kl_k1`; this is k2.
     As a loss on its own samples its mean gradient is that of KL(π || ref).
+
+    Args:
+        logprobs: [...], of samples from π.
+        ref_logprobs: [...], of the same samples under the reference.
+
+    Returns:
+        [...], in nats; 0 where the two agree.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
     return kl_k1(logprobs, ref_logprobs).square() / 2
 
 
 def kl_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """A one-sample estimate of KL(π || ref), without bias and never negative.
+    """One-sample estimate k3 of KL(π || ref): unbiased and never negative.
 
-    exp(d) - d - 1 with d = log ref - log π, of what π sampled.
+    exp(d) - d - 1 with d = log ref - log π, of samples from π. Source as for `kl_k1`; also equation 4 of GRPO,
+    arXiv:2402.03300.
 
-    Source, shapes, agreement and errors as for `kl_k1`; this is k3, and equation 4 of GRPO, arXiv:2402.03300.
     As a loss on its own samples its mean gradient is that of the other direction, KL(ref || π).
+
+    Args:
+        logprobs: [...], of samples from π.
+        ref_logprobs: [...], of the same samples under the reference.
+
+    Returns:
+        [...], in nats; 0 where the two agree.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
-    d = -kl_k1(logprobs, ref_logprobs)
-    return d.expm1() - d
+    log_ratio = -kl_k1(logprobs, ref_logprobs)
+    return log_ratio.expm1() - log_ratio
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, *, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
-    """A one-sample estimate of KL(π || ref), by the estimator of that name.
+    """One-sample estimate of KL(π || ref), by the estimator of that name.
 
-    `kl_k1`, `kl_k2` or `kl_k3`: source, shapes, agreement and the gradient of each are told there.
-    Raises ValueError where the shapes differ or `estimator` is none of the three.
+    Args:
+        logprobs: [...], of samples from π.
+        ref_logprobs: [...], of the same samples under the reference.
+        estimator: `kl_k1`, `kl_k2` or `kl_k3`, which tell the source and the gradient of each.
+
+    Returns:
+        [...], in nats; 0 where the two agree.
+
+    Raises:
+        ValueError: if the shapes differ or `estimator` is none of the three.
     """
     estimators = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
     if estimator not in estimators:

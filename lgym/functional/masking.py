@@ -1,7 +1,7 @@
-"""Means and spreads over the entries that count.
+"""Masked means, deviations and whitening.
 
-A mask is a bool tensor, or non-negative weights of any dtype, of the shape of what it masks. An entry whose weight is
-0 is never read, so it may hold anything, NaN included.
+A mask is a bool tensor, or non-negative weights of any dtype, of the shape of what it masks. An entry whose weight is 0
+is never read, so it may hold anything, NaN included.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from lgym.functional.inputs import at_least_float32, require_same_shape
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None = None) -> Tensor:
-    """The mean of the entries that count.
+    """Weighted mean of the entries that count.
 
     Σ w x / Σ w, over `dim` or over everything.
 
-    Shapes: x and mask [...], equal. Returns a 0-d tensor, or [...] without `dim`; at least float32.
-    Where nothing counts the mean is 0 with zero gradient: a row of padding teaches nothing.
-    Raises ValueError where the shapes differ.
+    Args:
+        x: [...].
+        mask: [...], bool or weights.
+        dim: the dimensions to reduce; `None` reduces all.
+
+    Returns:
+        0-d, or [...] without `dim`; at least float32. Where nothing counts the mean is 0 with zero gradient: a row of
+        padding teaches nothing.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
     require_same_shape(x=x, mask=mask)
     x = at_least_float32(x)
@@ -29,14 +37,20 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None = Non
 
 
 def masked_deviations(x: Tensor, mask: Tensor) -> Tensor:
-    """How far each entry lies from the mean of those that count; 0 where an entry does not count.
+    """Deviations from the weighted mean; 0 where an entry does not count.
 
     x - Σ w x / Σ w
 
-    Shapes: x and mask [...], equal. Returns [...]; at least float32.
-    Where all entries that count are equal, every deviation is exactly 0, whatever the rounding of their mean: the
-    mean is taken of the distances from one of them.
-    Raises ValueError where the shapes differ.
+    Args:
+        x: [...].
+        mask: [...], bool or weights.
+
+    Returns:
+        [...]; at least float32. Where all entries that count are equal, every deviation is exactly 0, whatever the
+        rounding of their mean: the mean is taken of the distances from one of them.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
     require_same_shape(x=x, mask=mask)
     x = at_least_float32(x)
@@ -49,15 +63,24 @@ def masked_deviations(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(x: Tensor, weights: Tensor | None = None, eps: float = 1e-8) -> Tensor:
-    """Shift and scale to mean 0 and standard deviation 1 over the entries that count; 0 where one does not count.
+    """Normalize to mean 0 and standard deviation 1 over the entries that count; 0 where one does not count.
 
     (x - μ) / (σ + eps), with μ and σ² the weighted mean and the weighted (population) variance.
 
     "What Matters In On-Policy Reinforcement Learning?", Andrychowicz et al. 2021, arXiv:2006.05990.
-    Shapes: x and weights [...], equal; no weights means that every entry counts. Returns [...]; at least float32.
-    Where all entries that count are equal, or only one counts, all are 0. Meant for constants such as advantages: the
-    gradient of σ is not finite there. Squares of the entries have to fit the dtype: float32 holds those of 1e19.
-    Raises ValueError where the shapes differ.
+
+    Meant for constants such as advantages: the gradient of σ is not finite where all entries are equal.
+
+    Args:
+        x: [...]. Squares of the entries have to fit the dtype: float32 holds those of 1e19.
+        weights: [...], bool or weights; `None` weighs all alike.
+        eps: added to the standard deviation.
+
+    Returns:
+        [...]; at least float32. Where all entries that count are equal, or only one counts, all are 0.
+
+    Raises:
+        ValueError: if the shapes differ.
     """
     mask = torch.ones_like(x, dtype=torch.bool) if weights is None else weights
     require_same_shape(x=x, weights=mask)

@@ -1,4 +1,4 @@
-"""The keywords that LlamaGym passed on to transformers and trl, in lgym's terms. None is ignored in silence."""
+"""LlamaGym's keywords of transformers and trl in lgym's terms. None is ignored in silence."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ SAYING_NONE = {"clip_low", "clip_high"}
 
 @dataclass(frozen=True)
 class Pace:
-    """How much is played between two updates, and how an update goes; the names are trl's.
+    """The size of an update and its passes; the names are trl's.
 
     Args:
         batch_size: turns after which the episode that ends is learned from, with those before it.
-        mini_batch_size: distinct replies that a gradient is taken over, with every turn that gave them.
-        gradient_accumulation_steps: gradients that an optimizer step takes together.
+        mini_batch_size: distinct replies of one gradient, with every turn that gave them.
+        gradient_accumulation_steps: gradients of one optimizer step.
         ppo_epochs: passes over a batch.
-        max_grad_norm: what the gradient's norm is clipped to.
+        max_grad_norm: the norm that the gradient is clipped to.
         seed: of everything random.
     """
 
@@ -120,11 +120,14 @@ class Pace:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0.")
 
 
+PACE = [field.name for field in fields(Pace)]
+
+
 def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
     """The policy of a `generate_config_dict`; names may have a folder before them, as in `generate/top_p`.
 
     Raises:
-        ValueError: for a keyword that is not known, or would draw from what the loss does not train.
+        ValueError: for an unknown keyword, or one that would sample from another distribution than the loss trains.
     """
     values = dict(GENERATION_DEFAULTS)
     for name, value in _known("generate_config_dict", given, [*GENERATION, *DRAWN_OTHERWISE]).items():
@@ -146,9 +149,8 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
 
 
 def read_pace(given: Mapping[str, Any], seed: int | None) -> Pace:
-    """The part of a `ppo_config_dict` that is about batches; `seed` goes before its own."""
-    names = {field.name for field in fields(Pace)}
-    values = {name: value for name, value in _named(given).items() if name in names and value is not None}
+    """The part of a `ppo_config_dict` that is about batches; `seed` overrides its own."""
+    values = {name: value for name, value in _named(given).items() if name in PACE and value is not None}
     return Pace(**values if seed is None else values | {"seed": seed})
 
 
@@ -156,24 +158,26 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
     """The algorithm of a `ppo_config_dict`. Without `learning_rate` its own.
 
     Raises:
-        ValueError: for a keyword that is not known, or wants what lgym does not do.
+        ValueError: for an unknown keyword, or one that asks for what lgym does not do.
     """
     values: dict[str, Any] = {}
     loss: dict[str, Any] = {}
-    pace = [field.name for field in fields(Pace)]
-    said = _known("ppo_config_dict", given, ["learning_rate", "cliprange", *pace, *LEARNING, *LOSS, *OFF])
-    for name, value in said.items():
+    keywords = _known("ppo_config_dict", given, ["learning_rate", "cliprange", *PACE, *LEARNING, *LOSS, *OFF])
+    for name, value in keywords.items():
         if name in LEARNING:
             values[LEARNING[name]] = value
+        elif name == "kl_penalty" and value not in ESTIMATORS:
+            estimators = " and ".join(ESTIMATORS)
+            raise ValueError(f"kl_penalty is {value!r}; lgym has {estimators} (k1 and k2 of lgym.functional.kl).")
         elif name in LOSS:
-            loss[LOSS[name]] = _estimator(value) if name == "kl_penalty" else value
+            loss[LOSS[name]] = ESTIMATORS[value] if name == "kl_penalty" else value
         elif name == "cliprange":
             loss |= {"clip_low": value, "clip_high": value}
         elif name == "learning_rate":
             values["optimizer"] = partial(torch.optim.AdamW, lr=value, weight_decay=0.0)
         elif name in OFF and value:
             raise ValueError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
-    if "init_kl_coef" in said:  # trl takes it from the rewards
+    if "init_kl_coef" in keywords:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
     return TextPPO(llm=llm, policy=policy, loss=TokenLoss(**loss), **values)
 
@@ -182,22 +186,11 @@ def _named(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name.split("/")[-1]: value for name, value in given.items()}
 
 
-def _known(where: str, given: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
+def _known(config: str, given: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
     """The keywords that are known and given; the others are warned about or refused."""
     named = _named(given)
-    for name in named:
-        if name not in known:
-            _warn_or_refuse(where, name, known)
+    for name in [name for name in named if name not in known]:
+        if name not in WITHOUT_MEANING:
+            raise ValueError(f"{config} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
+        warnings.warn(f"{config} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2)
     return {name: value for name, value in named.items() if name in known and (value is not None or name in SAYING_NONE)}
-
-
-def _estimator(name: str) -> str:
-    if name not in ESTIMATORS:
-        raise ValueError(f"kl_penalty is {name!r}; lgym has {' and '.join(ESTIMATORS)} (k1 and k2 of lgym.functional.kl).")
-    return ESTIMATORS[name]
-
-
-def _warn_or_refuse(where: str, name: str, known: list[str]) -> None:
-    if name not in WITHOUT_MEANING:
-        raise ValueError(f"{where} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
-    warnings.warn(f"{where} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2)

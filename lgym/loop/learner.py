@@ -1,4 +1,4 @@
-"""The model in a user's loop: it answers one observation after the other, is paid, and learns from whole episodes."""
+"""The learner of a user's loop: it responds to one observation after the other and learns from whole episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lgym.data.prompts.conversation import Conversation, History
 from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
 from lgym.loop.loop_rollout import LoopEpisode, LoopTurn, rollout_of
-from lgym.models import LLMConfig, LoraSettings, wrap_pretrained
+from lgym.models import LLMConfig, LoraSettings, adopt
 from lgym.modules import TextPPO
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
 from lgym.modules.faults import NonFiniteLossError
@@ -39,54 +39,59 @@ def build_learner(
     history: History,
     seed: int | None,
 ) -> LoopLearner:
-    """A learner with its model; arguments as of `lgym.Agent`. Keywords are read before the model is touched."""
+    """Build a learner with its model; arguments as of `lgym.Agent`. Keywords are read before the model is touched."""
     if history != "full" and history < 0:
         raise ValueError(f"history is {history}; it must be 0 or more turns, or full.")
     pace = read_pace(learning, seed)
     settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
     module = text_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
-    module.policy.bind(wrap_pretrained(model, tokenizer, settings, device=device, seed=pace.seed))
+    module.policy.bind(adopt(model, tokenizer, settings, device=device, seed=pace.seed))
     module.configure_model()
     return LoopLearner(module, pace, history)
 
 
 class LoopLearner:
-    """One conversation after the other by the policy of a `TextPPO`, and its loss and optimizer, without a trainer.
+    """One conversation after the other by the policy of a `TextPPO`, with its loss and optimizer, without a trainer.
 
-    What the model has read and written stays in its memory until its weights change.
+    The keys and values of what the model has read and written are kept until its weights change.
     """
 
     def __init__(self, module: TextPPO, pace: Pace, history: History) -> None:
         """
         Args:
             module: the algorithm, its policy bound to a model.
-            pace: when and how it learns.
-            history: how many earlier turns of an episode the model is shown.
+            pace: the size of an update.
+            history: the number of earlier turns of an episode that the model is shown.
         """
-        self.module, self.pace, self.llm = module, pace, module.policy.llm
+        self.module = module
+        self.pace = pace
+        self.llm = module.policy.llm
         self._policy: Any = module.policy
-        self.module.eval()  # with dropout, another policy would be trained than the one that plays
+        self.module.eval()  # with dropout, another policy would be trained than the behavior policy
         self._history: History = history
         self._optimizer: torch.optim.Optimizer = module.configure_optimizers()
         self._rng = np.random.default_rng(pace.seed)
-        self._weights = ExitStack()  # holds `llm.frozen_weights()` open but for while it learns
-        self._weights.enter_context(self.llm.frozen_weights())
+        self._weights = ExitStack()  # holds `llm.fixed()` open except while it learns
+        self._weights.enter_context(self.llm.fixed())
         self._system_prompt = ""
         self._builder: ContextBuilder | None = None
-        self._episodes: list[LoopEpisode] = []  # not learned from yet
-        self._seconds = 0.0  # of playing them
         self._begin(number=0)
+        self._forget()
 
     def _begin(self, number: int) -> None:
         self._episode = LoopEpisode(number)
         self._conversation: Conversation | None = None
         self._messages: list[Message] = []
 
-    # -- playing --------------------------------------------------------------------------------------------------------
+    def _forget(self) -> None:
+        self._episodes: list[LoopEpisode] = []  # not learned from yet
+        self._seconds = 0.0  # of playing them
+
+    # -- playing --------------------------------------------------------------------------------------------------
 
     def reply(self, system_prompt: str, observation_text: str) -> str:
-        """What the model says to an observation."""
-        begun = time.perf_counter()
+        """The model's response to an observation."""
+        started = time.perf_counter()
         if self._conversation is None:
             self._conversation = Conversation(self._contexts(system_prompt), self._history)
         context = self._conversation.context(observation_text, ())
@@ -95,39 +100,40 @@ class LoopLearner:
         self._conversation.reply(Said(reply.text, reply.text, reply.ids, reply.ended))
         self._episode.turns.append(LoopTurn(context, reply, float(values[0])))
         self._messages += [{"role": "user", "content": observation_text}, {"role": "assistant", "content": reply.text}]
-        self._seconds += time.perf_counter() - begun
+        self._seconds += time.perf_counter() - started
         return reply.text
 
     def read(self, parsed: bool) -> None:
-        """Notes whether an action could be read from the last reply."""
+        """Note whether an action could be parsed from the last response."""
         self._episode.turns[-1].parsed = parsed
 
     def pay(self, reward: float) -> None:
-        """Adds to the reward of the last turn."""
+        """Add to the reward of the last turn."""
         if not self._episode.turns:
             raise ValueError(f"A reward of {reward} before the episode's first turn: call agent.act(observation) first.")
         self._episode.turns[-1].reward += reward
 
     def end(self, train: bool, truncated_at: str | None) -> dict[str, float]:
-        """Ends the episode; learns, and tells how that went, once the kept ones have a batch of turns."""
+        """End the episode; learn, and return the metrics, once the kept episodes have a batch of turns."""
         episode = self._episode
         if train and episode.turns:
             if truncated_at is not None and self._conversation is not None:
+                context = self._conversation.context(truncated_at, ())
                 with self.module.acting():
-                    episode.last_value = float(self._policy.values([self._conversation.context(truncated_at, ())])[0])
+                    episode.last_value = float(self._policy.values([context])[0])
                 episode.truncated = True
             self._episodes.append(episode)
         self._begin(episode.number + 1)
-        full = sum(len(episode.turns) for episode in self._episodes) >= self.pace.batch_size
-        return self._learn() if train and full else {}
+        is_full = sum(len(episode.turns) for episode in self._episodes) >= self.pace.batch_size
+        return self._update() if train and is_full else {}
 
     @property
     def rewards(self) -> list[float]:
-        """Of each turn of the episode in hand."""
+        """The rewards of the current episode."""
         return [turn.reward for turn in self._episode.turns]
 
     def messages(self, system_prompt: str) -> list[Message]:
-        """The conversation in hand."""
+        """The current conversation."""
         return [{"role": "system", "content": system_prompt}, *self._messages]
 
     def _contexts(self, system_prompt: str) -> ContextBuilder:
@@ -136,24 +142,24 @@ class LoopLearner:
             self._builder = ContextBuilder(self.llm.tokenizer, system_prompt, self.module.context_length)
         return self._builder
 
-    # -- learning -------------------------------------------------------------------------------------------------------
+    # -- learning -------------------------------------------------------------------------------------------------
 
     def imitate(self, agent: TextAgent, turns: Sequence[Demonstration], epochs: int) -> dict[str, float]:
-        """Passes over turns to imitate, each as the first of an episode: the last pass's loss per token, and the steps."""
-        if self._episodes or self._episode.turns:
-            waiting = sum(len(episode.turns) for episode in (*self._episodes, self._episode))
+        """Imitate turns, each as the first of an episode. Returns the last epoch's loss per token, and the steps."""
+        if waiting := sum(len(episode.turns) for episode in (*self._episodes, self._episode)):
             raise ValueError(
-                f"{waiting} turns have been played and not learned from, and would be another policy's: imitate before the "
-                "first episode, or when terminate_episode has returned an update's metrics."
+                f"{waiting} turns have been played and not learned from, and would be another policy's: imitate before "
+                "the first episode, or when terminate_episode has returned an update's metrics."
             )
-        builder, size = self._contexts(agent.system_prompt), self.pace.mini_batch_size
-        imitation = Imitation(agent, builder, self._policy.demonstrated, turns, None, size, chooses=False)
-        steps, losses = 0, []
+        builder = self._contexts(agent.system_prompt)
+        sft_size = self.pace.mini_batch_size
+        imitation = Imitation(agent, builder, self._policy.demonstrated, turns, None, sft_size, chooses=False)
+        losses: list[list[float]] = []  # of each step
         with self._changing():
             for _ in range(epochs):
-                told = [self._step([batch], self._imitated) for batch in imitation.demonstrations(self._rng)]
-                losses, steps = [value for own in told for name, value in own if name == "loss/sft"], steps + len(told)
-        return {"loss/sft": sum(losses) / len(losses), "optim/steps": float(steps)}
+                batches = [[batch] for batch in imitation.demonstrations(self._rng)]
+                losses += [[self._step(batch, self._imitated)["loss/sft"][0] for batch in batches]]
+        return {"loss/sft": sum(losses[-1]) / len(losses[-1]), "optim/steps": float(sum(map(len, losses)))}
 
     def _imitated(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.module.imitation_loss(batch)
@@ -161,42 +167,39 @@ class LoopLearner:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Within, weights may change; what the model had read is forgotten."""
+        """Context manager in which weights may change; the keys and values that were kept are dropped."""
         self._weights.close()
         try:
             yield
         finally:
-            self._weights.enter_context(self.llm.frozen_weights())
+            self._weights.enter_context(self.llm.fixed())
 
-    def _learn(self) -> dict[str, float]:
-        """One update from the kept episodes, which are then forgotten."""
+    def _update(self) -> dict[str, float]:
+        """Learn from the kept episodes. Returns the means of the metrics over its steps, and the rollout's own."""
         rollout = rollout_of(self._episodes, self._seconds)
-        self._episodes, self._seconds = [], 0.0
+        self._forget()
+        metrics: dict[str, list[float]] = defaultdict(list)
         with self._changing():
-            return self._update(rollout)
+            batch = self.module.prepare(rollout)
+            for _ in range(self.pace.ppo_epochs):
+                order = self._rng.permutation(len(batch.bundles)).tolist()
+                minibatches = list(batch.minibatches(self.pace.mini_batch_size, order))
+                count = self.pace.gradient_accumulation_steps
+                for start in range(0, len(minibatches), count):
+                    for name, values in self._step(minibatches[start : start + count], self.module.loss).items():
+                        metrics[name] += values
+        means = {name: sum(values) / len(values) for name, values in metrics.items()}
+        return self.module.rollout_metrics | means | {"optim/steps": float(len(metrics["optim/grad_norm"]))}
 
-    def _update(self, rollout: Rollout) -> dict[str, float]:
-        """Passes over a rollout: the means of their metrics, and the rollout's own."""
-        batch = self.module.prepare(rollout)
-        sums: dict[str, list[float]] = defaultdict(list)
-        for _ in range(self.pace.ppo_epochs):
-            order = self._rng.permutation(len(batch.bundles)).tolist()
-            minibatches = list(batch.minibatches(self.pace.mini_batch_size, order))
-            together = self.pace.gradient_accumulation_steps
-            for start in range(0, len(minibatches), together):
-                for name, value in self._step(minibatches[start : start + together], self.module.loss):
-                    sums[name].append(value)
-        means = {name: sum(values) / len(values) for name, values in sums.items()}
-        return self.module.rollout_metrics | means | {"optim/steps": float(len(sums["optim/grad_norm"]))}
-
-    def _step(self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]) -> list[tuple[str, float]]:
-        """One step of the optimizer; the metrics of each minibatch, and the gradient's norm."""
-        told = []
+    def _step(self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]) -> dict[str, list[float]]:
+        """One step of the optimizer. Returns the metrics of each minibatch, and the gradient's norm."""
+        metrics: dict[str, list[float]] = defaultdict(list)
         self._optimizer.zero_grad(set_to_none=True)
         for minibatch in minibatches:
-            loss, metrics = loss_of(minibatch.to(self.llm.device))
+            loss, batch_metrics = loss_of(minibatch.to(self.llm.device))
             (loss / len(minibatches)).backward()
-            told += [(name, float(value)) for name, value in metrics.items()]
+            for name, value in batch_metrics.items():
+                metrics[name].append(float(value))
         trained = [p for p in self.module.parameters() if p.grad is not None]
         norm = float(nn.utils.clip_grad_norm_(trained, self.pace.max_grad_norm))
         if not np.isfinite(norm):
@@ -205,12 +208,12 @@ class LoopLearner:
                 "learning_rate or max_grad_norm."
             )
         self._optimizer.step()
-        return [*told, ("optim/grad_norm", norm)]
+        return metrics | {"optim/grad_norm": [norm]}
 
-    # -- keeping --------------------------------------------------------------------------------------------------------
+    # -- keeping --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What is trained, the optimizer's state and that of chance: tensors, numbers and texts."""
+        """The trained weights, the optimizer's state and the random state: tensors, numbers and texts."""
         return {
             "model": self._model_name,
             "trained": trained_state(self.module, self.module.state_dict()),
@@ -220,10 +223,10 @@ class LoopLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` returned, but for the learning rates: those count that the agent was given.
+        """Restore what `state_dict` returned, except the learning rates: those count that the agent was given.
 
         Raises:
-            ValueError: if it belongs to another model, or to other adapters; nothing is put back.
+            ValueError: if it belongs to another model, or to other adapters; nothing is restored.
         """
         try:
             require_fitting(self.module, state["trained"], state["model"], self._model_name)
@@ -232,18 +235,17 @@ class LoopLearner:
                 f"This state is of an agent with {state['model']!r} or with other adapters than this one, whose model is "
                 f"{self._model_name!r}. Make the agent with the model and the `lora` that it was saved with."
             ) from error
-        self._weights.close()
-        self._weights.enter_context(self.llm.frozen_weights())
-        self.module.load_state_dict(state["trained"], strict=False)  # what is frozen is not in it
+        with self._changing():
+            self.module.load_state_dict(state["trained"], strict=False)  # frozen weights are not in it
         rates = [group["lr"] for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(state["optimizer"])
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._rng.bit_generator.state = state["rng"]
-        self._episodes, self._seconds = [], 0.0
+        self._forget()
         self._begin(state["episodes"])
 
     @property
     def _model_name(self) -> str:
-        """Without the folders that it lies in, which may be others on another machine."""
+        """The name without its folders, which may be others on another machine."""
         return Path(self.llm.name).name

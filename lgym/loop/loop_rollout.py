@@ -1,4 +1,4 @@
-"""What was played in a user's loop, turn by turn, and the same as a `Rollout`."""
+"""The episodes of a user's loop, and the `Rollout` made of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lgym.batch import Context, Reply, Rollout
 
 @dataclass
 class LoopTurn:
-    """One question, the reply to it and what was paid for that."""
+    """One prompt, the response to it and its reward."""
 
     context: Context
     reply: Reply
@@ -33,32 +33,31 @@ class LoopEpisode:
 
 
 def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
-    """Episodes of one turn or more, one after the other in one stream."""
-    turns = [turn for episode in episodes for turn in episode.turns]
-    numbers: dict[Context, int] = {}
-    context_ids = [numbers.setdefault(turn.context, len(numbers)) for turn in turns]
-    values = torch.zeros(len(numbers))
+    """One row of episodes of one turn or more, in sequence."""
+    pairs = [(episode, turn) for episode in episodes for turn in episode.turns]
+    turns = [turn for _, turn in pairs]
+    index: dict[Context, int] = {}
+    context_ids = [index.setdefault(turn.context, len(index)) for turn in turns]
+    values = torch.zeros(len(index))
     values[context_ids] = torch.tensor([turn.value for turn in turns])
-    ends = [turn is episode.turns[-1] for episode in episodes for turn in episode.turns]
-    truncated = [end and episode.truncated for end, episode in zip(ends, _of_turns(episodes), strict=True)]
     next_values = [
         value
         for episode in episodes
         for value in (*(turn.value for turn in episode.turns[1:]), episode.last_value if episode.truncated else 0.0)
     ]
-    played_by = torch.tensor([[episode.number for episode in _of_turns(episodes)]])
+    episode_ids = torch.tensor([[episode.number for episode, _ in pairs]])
     return Rollout(
-        contexts=tuple(numbers),
+        contexts=tuple(index),
         context_ids=torch.tensor([context_ids]),
         choices=torch.arange(len(turns))[None],
         rewards=torch.tensor([[turn.reward for turn in turns]], dtype=torch.float32),
-        terminated=torch.tensor([[end and not cut for end, cut in zip(ends, truncated, strict=True)]]),
-        truncated=torch.tensor([truncated]),
+        terminated=torch.tensor([[turn is episode.turns[-1] and not episode.truncated for episode, turn in pairs]]),
+        truncated=torch.tensor([[turn is episode.turns[-1] and episode.truncated for episode, turn in pairs]]),
         cut=torch.zeros(1, len(turns), dtype=torch.bool),
         mask=torch.ones(1, len(turns), dtype=torch.bool),
         parsed=torch.tensor([[turn.parsed for turn in turns]]),
-        episode_ids=played_by,
-        reset_seeds=played_by,  # not known here; each episode is a start of its own
+        episode_ids=episode_ids,
+        reset_seeds=episode_ids,  # not known here; each episode is a start of its own
         candidate_logprobs=None,
         replies=tuple(turn.reply for turn in turns),
         context_values=values,
@@ -68,8 +67,3 @@ def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
         episode_penalties=torch.zeros(len(episodes)),  # not known here: the loop pays
         play_seconds=play_seconds,
     )
-
-
-def _of_turns(episodes: Sequence[LoopEpisode]) -> list[LoopEpisode]:
-    """The episode of each turn."""
-    return [episode for episode in episodes for _ in episode.turns]

@@ -1,4 +1,4 @@
-"""What an agent is shown beside the observation in hand: lately in this episode, and in episodes before."""
+"""Memories that an agent is shown beside the observation: of the current episode, and of episodes before."""
 
 from lgym.memory.entries import Memory, RememberedTurn
 from lgym.memory.episodic import EpisodicMemory

@@ -1,4 +1,4 @@
-"""What memories are made of, and what they give."""
+"""The input and the output of memories."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class RememberedTurn(NamedTuple):
-    """A turn as it is remembered."""
+    """A turn as memories store it."""
 
     observation_text: str
-    """What the agent made of the observation, without memories."""
+    """The agent's text of the observation, without memories."""
 
     answer: str
-    """The candidate that was chosen, or what the model said."""
+    """The chosen candidate, or the model's free text."""
 
     reward: float
 
@@ -24,10 +24,10 @@ class Memory(NamedTuple):
     """The agent's summary of it."""
 
     mean_return: float
-    """Of an episode its return; of a turn what was paid from it to the episode's end. Undiscounted."""
+    """Of an episode its return; of a turn the return-to-go. Undiscounted."""
 
     age: int
-    """How many rollouts have been played since; 0 for the last one."""
+    """The rollouts played since; 0 for the last one."""
 
     similarity: float
     """Of the observation then to the one now, 0 to 1."""

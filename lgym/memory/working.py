@@ -1,4 +1,4 @@
-"""The last turns of the episode in hand."""
+"""Working memory: the last turns of the current episode."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ class WorkingMemory:
     def __init__(self, turns: int = 3, max_characters: int = 500) -> None:
         """
         Args:
-            turns: of the episode in hand that are summarized, the last ones.
+            turns: the number of last turns of the current episode that are summarized.
             max_characters: of the summary; of a longer one the end is shown.
         """
         if turns < 1:
             raise ValueError(f"The working memory's turns are {turns}; give 1 or more, or leave data.working_memory out.")
         if max_characters < 1:
             raise ValueError(f"The working memory's max_characters is {max_characters}; it must be 1 or more.")
-        self.turns, self.max_characters = turns, max_characters
+        self.turns = turns
+        self.max_characters = max_characters
 
     def recent(self, turns: Sequence[RememberedTurn], summarize: Callable[[Sequence[RememberedTurn]], str]) -> str:
-        """What is shown of the episode's turns so far; empty in its first."""
+        """The summary of the episode's last turns; empty in its first."""
         text = summarize(turns[-self.turns :]) if turns else ""
         excess = len(text) - self.max_characters
         return "…" + text[excess + 1 :] if excess > 0 else text

@@ -1,4 +1,4 @@
-"""Action spaces in words, and back."""
+"""Action spaces as texts, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from gymnasium.wrappers import DiscretizeAction
 
 from helpers import spaces
-from lgym.agents.actions import spoken
+from lgym.agents.actions import action_vocabulary
 from lgym.envs import make_env
 
 LISTED = [
@@ -30,11 +30,11 @@ LISTED = [
 
 @pytest.mark.parametrize(("space", "names", "texts", "actions"), LISTED)
 def test_every_action_has_a_text_and_every_text_its_action(space, names, texts, actions):
-    words = spoken(spaces.env(action_space=space), names)
-    assert words.texts() == texts
-    assert words.count == len(texts)
+    vocabulary = action_vocabulary(spaces.env(action_space=space), names)
+    assert vocabulary.texts() == texts
+    assert vocabulary.count == len(texts)
     for text, action in zip(texts, actions, strict=True):
-        read = words.read(f" {text.upper()}\n")
+        read = vocabulary.parse(f" {text.upper()}\n")
         assert read.ok
         assert space.contains(read.action)
         assert np.array_equal(read.action, action)
@@ -42,19 +42,21 @@ def test_every_action_has_a_text_and_every_text_its_action(space, names, texts, 
 
 @pytest.mark.parametrize("text", ["", "up", "left", "left, slow, slow", "slow, left", "left; slow"])
 def test_what_names_no_action_is_a_failure(text):
-    words = spoken(spaces.env(action_space=MultiDiscrete([2, 2])), [["left", "right"], ["slow", "fast"]])
-    assert not words.read(text).ok
-    assert repr(text) in words.read(text).reason
+    vocabulary = action_vocabulary(
+        spaces.env(action_space=MultiDiscrete([2, 2])), [["left", "right"], ["slow", "fast"]]
+    )
+    assert not vocabulary.parse(text).ok
+    assert repr(text) in vocabulary.parse(text).reason
 
 
 def test_a_text_is_taken_as_it_is():
     """Without the space around it, and only what the space holds: letters and digits, up to five."""
-    words = spoken(spaces.env(action_space=Text(5)))
-    assert words.texts() == ()
-    assert words.read(" go\n").action == "go"
-    assert not words.read("go on").ok
-    assert not words.read("gooooo").ok
-    assert "1 to 5 characters" in words.form
+    vocabulary = action_vocabulary(spaces.env(action_space=Text(5)))
+    assert vocabulary.texts() == ()
+    assert vocabulary.parse(" go\n").action == "go"
+    assert not vocabulary.parse("go on").ok
+    assert not vocabulary.parse("gooooo").ok
+    assert "1 to 5 characters" in vocabulary.answer_format
 
 
 @pytest.mark.parametrize(
@@ -68,19 +70,26 @@ def test_a_text_is_taken_as_it_is():
 )
 def test_masks(space, mask, allowed):
     """As `space.sample(mask)` takes them: what it draws is allowed, and nothing else."""
-    words = spoken(spaces.env(action_space=space))
-    assert words.allowed(mask) == allowed
-    mask = tuple(np.array(part, dtype=np.int8) for part in mask) if isinstance(mask, tuple) else mask.astype(np.int8)
+    vocabulary = action_vocabulary(spaces.env(action_space=space))
+    assert vocabulary.allowed(mask) == allowed
+    mask = (
+        tuple(np.array(part, dtype=np.int8) for part in mask)
+        if isinstance(mask, tuple)
+        else mask.astype(np.int8)
+    )
     drawn = [space.sample(mask) for _ in range(50)]
-    for text, may in zip(words.texts(), allowed, strict=True):
-        assert any(np.array_equal(action, words.read(text).action) for action in drawn) == may
+    for text, may in zip(vocabulary.texts(), allowed, strict=True):
+        assert any(np.array_equal(action, vocabulary.parse(text).action) for action in drawn) == may
 
 
 def test_the_prompt_lists_the_answers():
     """And of many only the first ones and the last."""
-    assert spoken(spaces.env(action_space=Discrete(2)), ["up", "down"]).form == "Answer with one of these: up, down."
-    assert spoken(spaces.env(action_space=Discrete(50))).form.endswith("16, 17, …, 49.")
-    several = spoken(spaces.env(action_space=MultiDiscrete([2, 1]))).form
+    assert (
+        action_vocabulary(spaces.env(action_space=Discrete(2)), ["up", "down"]).answer_format
+        == "Answer with one of these: up, down."
+    )
+    assert action_vocabulary(spaces.env(action_space=Discrete(50))).answer_format.endswith("16, 17, …, 49.")
+    several = action_vocabulary(spaces.env(action_space=MultiDiscrete([2, 1]))).answer_format
     assert several == "Answer with 2 choices, separated by commas: one of 0, 1; one of 0."
 
 
@@ -98,31 +107,31 @@ def test_the_prompt_lists_the_answers():
 )
 def test_names_that_do_not_fit_are_refused(space, names, said):
     with pytest.raises(ValueError, match=said):
-        spoken(spaces.env(action_space=space), names)
+        action_vocabulary(spaces.env(action_space=space), names)
 
 
-def test_numbers_are_refused_unless_discretised():
+def test_numbers_are_refused_unless_discretized():
     """With the lines that do it."""
     with pytest.raises(ValueError, match=r"Pendulum-v1.*DiscretizeAction, init_args: \{bins: 3\}"):
-        spoken(make_env("Pendulum-v1"))
-    words = spoken(DiscretizeAction(make_env("Pendulum-v1"), bins=4))
-    assert words.texts() == ("-1.50", "-0.50", "0.50", "1.50")  # the middles of four parts of -2 to 2
-    assert words.read("0.50").action == 2
+        action_vocabulary(make_env("Pendulum-v1"))
+    vocabulary = action_vocabulary(DiscretizeAction(make_env("Pendulum-v1"), bins=4))
+    assert vocabulary.texts() == ("-1.50", "-0.50", "0.50", "1.50")  # the middles of four parts of -2 to 2
+    assert vocabulary.parse("0.50").action == 2
 
 
 def test_levels_that_round_alike_are_numbered():
     """Names must differ: 1,000 parts of -2 to 2 do not in two decimals."""
-    assert spoken(DiscretizeAction(make_env("Pendulum-v1"), bins=1000)).texts()[-1] == "999"
+    assert action_vocabulary(DiscretizeAction(make_env("Pendulum-v1"), bins=1000)).texts()[-1] == "999"
 
 
 def test_two_numbers_make_pairs_of_levels():
     """In the wrapper's own order, the last number fastest."""
     env = DiscretizeAction(spaces.env(action_space=Box(-1, 1, (2,))), bins=2)
-    words = spoken(env)
-    assert words.texts() == ("-0.50 -0.50", "-0.50 0.50", "0.50 -0.50", "0.50 0.50")
-    assert env.action(words.read("0.50 -0.50").action).tolist() == [0.5, -0.5]
+    vocabulary = action_vocabulary(env)
+    assert vocabulary.texts() == ("-0.50 -0.50", "-0.50 0.50", "0.50 -0.50", "0.50 0.50")
+    assert env.action(vocabulary.parse("0.50 -0.50").action).tolist() == [0.5, -0.5]
 
 
 def test_other_spaces_are_refused():
     with pytest.raises(ValueError, match="write an agent"):
-        spoken(spaces.env(action_space=Dict(a=Discrete(2))))
+        action_vocabulary(spaces.env(action_space=Dict(a=Discrete(2))))

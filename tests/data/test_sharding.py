@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from lgym import ranks
 from lgym.data.imitation.sft_sampler import _batch
 from lgym.data.sharding import minibatches, rank_state, shard_range, store_from_all_ranks
-from lgym.data.validation import require_history, require_replayable, require_seconds
+from lgym.data.validation import require_sound
 from modules import test_ppo
 from policies.test_generation import CONTEXTS, replies_of
 from policies.test_generation import policy as speaking
@@ -80,20 +81,25 @@ def test_states_of_another_number_of_processes(process):
         assert rank_state(["first", "second"]) == "first"
 
 
+def data_settings(**changes):
+    """Settings that go together, but for these."""
+    counts = dict.fromkeys(("num_envs", "update_epochs", "minibatch_size", "imitation_size", "eval_episodes"), 1)
+    sampling = {"group_size": 1, "dynamic_sampling_groups": 0, "episodes_per_rollout": 8, "turns_per_rollout": None}
+    reading = {"history": 0, "max_observation_tokens": None, "env_timeout": 0.1, "self_imitation": None}
+    return SimpleNamespace(**(counts | sampling | reading | changes))
+
+
 def test_limits_of_the_data_are_refused():
-    """Catches a history below 0, a time limit of 0, and a replay of turns whose prompts hold what came before."""
-    require_history("full")
-    require_history(0)
-    with pytest.raises(ValueError, match="history is -1"):
-        require_history(-1)
-    require_seconds(env_timeout=0.1)
-    with pytest.raises(ValueError, match="env_timeout is 0 seconds"):
-        require_seconds(env_timeout=0.0)
-    require_replayable(None, None, "full")
-    require_replayable(object(), 8, 0)
-    for episodes, history in ((None, 0), (8, 1), (8, "full")):
-        with pytest.raises(ValueError, match="self_imitation keeps whole episodes"):
-            require_replayable(object(), episodes, history)
+    """Catches a history below 0, a time limit of 0, and self-imitation of turns whose prompts hold what came before."""
+    for fine in ({}, {"history": "full"}, {"self_imitation": object()}):
+        require_sound(data_settings(**fine))
+    with pytest.raises(ValueError, match="data.history is -1"):
+        require_sound(data_settings(history=-1))
+    with pytest.raises(ValueError, match="data.env_timeout is 0 seconds"):
+        require_sound(data_settings(env_timeout=0.0))
+    for changes in ({"episodes_per_rollout": None, "turns_per_rollout": 8}, {"history": 1}, {"history": "full"}):
+        with pytest.raises(ValueError, match="data.self_imitation keeps whole episodes"):
+            require_sound(data_settings(self_imitation=object(), **changes))
 
 
 def test_imitated_turns_count_by_token():

@@ -49,7 +49,6 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "state_advantages": lambda d: F.state_advantages(
         numbers(d, shape=(15,)), IDS.flatten() % 3, IDS.flatten() % 2, scale_by_std=True
     ),
-    "token_logprobs": lambda d: F.token_logprobs(numbers(d, shape=(3, 5, 15)), IDS),
     "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
     "variance_within_and_across": lambda d: F.variance_within_and_across(numbers(d, shape=(15,)), IDS.flatten() % 4),

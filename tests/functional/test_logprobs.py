@@ -1,73 +1,18 @@
-"""Log-probabilities of tokens and of candidates."""
+"""Log-probabilities of candidates."""
 
 from math import log
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from lgym.functional import candidate_logprobs, token_logprobs
+from lgym.functional import candidate_logprobs
 
 INF, NAN = torch.inf, torch.nan
 
 
 def vector(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
-
-
-def test_each_token_is_predicted_by_the_one_before():
-    """Catches the shift by one made twice, not at all, or the wrong way."""
-    # Probabilities, as logits: after token 0: 1/4 3/4; after token 1: 1/5 4/5; after token 2: not read.
-    logits = torch.tensor([[[1.0, 3.0], [1.0, 4.0], [1.0, 9.0]]], dtype=torch.float64).log()
-    logprobs = token_logprobs(logits, torch.tensor([[0, 1, 0]]))
-    torch.testing.assert_close(logprobs, vector(0, log(3 / 4), log(1 / 5))[None])
-
-
-def test_agrees_with_the_cross_entropy_of_each_sequence():
-    """Catches a gather along the wrong axis or across sequences."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 5, 7, generator=generator)
-    token_ids = torch.randint(7, (3, 5), generator=generator)
-    logprobs = token_logprobs(logits, token_ids)
-    for b in range(3):
-        expected = -cross_entropy(logits[b, :-1], token_ids[b, 1:], reduction="none")
-        torch.testing.assert_close(logprobs[b, 1:], expected)
-        assert logprobs[b, 0] == 0
-
-
-def test_gradient_raises_the_token_that_was_chosen():
-    """Catches a wrong sign, and gradient to logits that predict nothing here."""
-    logits = torch.zeros(1, 3, 2, dtype=torch.float64, requires_grad=True)
-    token_logprobs(logits, torch.tensor([[0, 1, 0]])).sum().backward()
-    assert logits.grad is not None
-    # one-hot minus softmax: (0, 1) - (1/2, 1/2);  (1, 0) - (1/2, 1/2);  the last predicts no token
-    assert logits.grad.tolist() == [[[-0.5, 0.5], [0.5, -0.5], [0.0, 0.0]]]
-
-
-def test_one_token_is_predicted_by_nothing():
-    """Catches an empty result where T is 1."""
-    assert token_logprobs(torch.randn(2, 1, 5), torch.tensor([[3], [4]])).tolist() == [[0.0], [0.0]]
-
-
-def test_half_precision_logits_are_raised_before_the_softmax():
-    """Catches a softmax in bfloat16, whose log-probabilities carry errors of up to a few per cent."""
-    logits = torch.randn(2, 4, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
-    token_ids = torch.arange(8).view(2, 4)
-    logprobs = token_logprobs(logits, token_ids)
-    assert logprobs.dtype == torch.float32
-    assert torch.equal(logprobs, token_logprobs(logits.float(), token_ids))
-
-
-def test_token_logprobs_refuse_what_does_not_fit():
-    """Catches token ids that are already shifted, and a batch that was dropped."""
-    logits = torch.zeros(2, 4, 5)
-    with pytest.raises(ValueError, match=r"got token_ids \[2, 3\], logits \[2, 4, 5\]"):
-        token_logprobs(logits, torch.zeros(2, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"3 dimensions, got shape \[4, 5\]"):
-        token_logprobs(logits[0], torch.zeros(4, dtype=torch.long))
-    with pytest.raises(ValueError, match="T >= 1"):
-        token_logprobs(logits[:, :0], torch.zeros(2, 0, dtype=torch.long))
 
 
 def test_candidates_by_hand():

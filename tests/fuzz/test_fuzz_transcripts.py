@@ -10,15 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lgym.data.collector import Collector
-from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from helpers.fuzz import inputs
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
+from lgym.data.collector import Collector
 from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.slot import Slot
 from lgym.policies import GenerationPolicy, ThinkPolicy
 from lgym.types import Said
 
@@ -150,7 +150,7 @@ def test_what_is_recorded_is_what_was_fed_and_what_training_computes(
         Slot(gymnasium.make("Echo-v0", turns=3), agent, builder, chooses=policy.chooses, history=history)
         for _ in range(num_envs)
     ]
-    with llm.frozen_weights():
+    with llm.fixed():
         rollout = Collector(slots, seed).play(policy, np.random.default_rng(seed), episodes=num_envs)
     for reply in rollout.replies:
         assert len(reply.mask) == len(reply.logprobs) == len(reply.ids) >= 1
@@ -171,9 +171,9 @@ def test_what_is_recorded_is_what_was_fed_and_what_training_computes(
         choices=[reply.choice for reply in replies],
     )
     with torch.no_grad():
-        llm.share_prefixes = False
+        llm.share = False
         likely = policy.likelihoods(batch).logprobs
-        llm.share_prefixes = True
+        llm.share = True
     recorded = torch.zeros(batch.mask.shape)
     for row, reply in zip(recorded, replies, strict=True):
         row[: len(reply.ids)] = torch.tensor(reply.logprobs)

@@ -10,7 +10,6 @@ import torch
 
 from helpers import tiny
 from lgym.batch import Context
-from lgym.functional import token_logprobs
 from lgym.models import LLMConfig
 from lgym.models.build import assemble_llm
 from lgym.models.registry import DEFAULT
@@ -51,7 +50,8 @@ def by_full_forwards(llm, contexts, normalisation, temperature=1.0):
         scores = []
         for text, ids in zip(c.candidates, c.candidate_ids, strict=True):
             sequence = torch.tensor([c.prompt_ids + ids])
-            logprob = token_logprobs(llm.causal_lm(input_ids=sequence).logits, sequence)[0, len(c.prompt_ids) :].sum()
+            predicted = llm.causal_lm(input_ids=sequence).logits[:, len(c.prompt_ids) - 1 : -1].log_softmax(-1)
+            logprob = predicted.gather(-1, torch.tensor(ids)[None, :, None]).sum()
             length = {"sum": 1, "token": len(ids), "word": len(text.split())}[normalisation]
             scores.append(logprob / length / temperature)
         found.append(torch.stack(scores).log_softmax(0))

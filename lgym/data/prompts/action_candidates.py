@@ -1,4 +1,4 @@
-"""What the agent asks of the policy, checked before the model sees it."""
+"""Candidates of an agent, checked before the model sees them."""
 
 from __future__ import annotations
 
@@ -17,38 +17,31 @@ def candidates_of(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -
     """
     candidates = offered(agent, observation, info)
     if candidates is None:
-        raise _none(agent, observation)
+        raise _no_candidates(agent, observation)
     return candidates
 
 
 def offered(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """As `candidates_of`; `None` where the agent leaves the model to speak freely."""
+    """The agent's candidates as `candidates_of`, or `None` where the agent leaves the model to answer in free text."""
     name = type(agent).__name__
     candidates = agent.candidates(observation, info)
     if candidates is None:
         return None
     if len(candidates) == 0:
-        raise _none(agent, observation)
+        raise _no_candidates(agent, observation)
     if isinstance(candidates, str):
         raise ValueError(f"{name}.candidates returned the text {candidates!r}; it must return a list of texts.")
-    if len(set(candidates)) < len(candidates):
-        repeated = sorted(text for text, count in Counter(candidates).items() if count > 1)
+    repeated = sorted(text for text, count in Counter(candidates).items() if count > 1)
+    if repeated:
         raise ValueError(f"{name} offers the candidates {repeated} more than once for the observation {observation!r}.")
     return tuple(candidates)
-
-
-def _none(agent: TextAgent, observation: Any) -> ValueError:
-    return ValueError(
-        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate policy chooses "
-        "between candidates. Set its class attribute `actions`, or return them from `candidates(observation, info)`."
-    )
 
 
 def action_of(agent: TextAgent, text: str) -> Any:
     """The environment's action for a candidate's text.
 
     Raises:
-        ValueError: if the agent cannot read its own candidate.
+        ValueError: if the agent cannot parse its own candidate.
     """
     parsed = agent.parse(text)
     if not parsed.ok:
@@ -57,3 +50,11 @@ def action_of(agent: TextAgent, text: str) -> Any:
             f"{parsed.reason or 'no reason given'}. Every candidate must be an action."
         )
     return parsed.action
+
+
+def _no_candidates(agent: TextAgent, observation: Any) -> ValueError:
+    return ValueError(
+        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate policy "
+        "chooses between candidates. Set its class attribute `actions`, or return them from "
+        "`candidates(observation, info)`."
+    )

@@ -1,4 +1,4 @@
-"""What the model is shown of an episode: the turn in hand, behind as many earlier ones as are wanted."""
+"""Prompts of one episode: the current observation behind as many earlier turns as are wanted."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ History = int | Literal["full"]
 class Conversation:
     """The prompts of one episode.
 
-    Append-only: what the model was fed and what it said stay the tokens that they were, and the next prompt is these with
-    the template's text for what is new behind them. Where that is not what the template makes of the conversation (it trims
-    replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and encoded
-    anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn after the
-    other, no prompt would go on from the one before, and each would be computed from its first token.
+    Append-only: the prompts and responses stay the tokens that they were, and the next prompt is these with the
+    template's text for what is new behind them. Where that is not what the template makes of the conversation (it trims
+    replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and
+    encoded anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn
+    after the other, no prompt would extend the one before, and each would be computed from its first token.
     """
 
     def __init__(self, builder: PromptBuilder, history: History) -> None:
         """
         Args:
             builder: renders and encodes.
-            history: how many earlier turns are shown, 0 for none, or `full`.
+            history: the number of earlier turns shown, 0 for none, or `full`.
         """
         self._builder = builder
         self._history = history
         self._turns: list[tuple[str, str]] = []  # observations and replies, as the template is given them
-        self._text = ""  # of the prompt in hand
+        self._text = ""  # of the current prompt
         self._ids: tuple[int, ...] = ()
         self._observation = ""
         self._response: Response | None = None
@@ -39,28 +39,27 @@ class Conversation:
         self.transcripts = 0
 
     def prompt(self, observation_text: str, candidates: Sequence[str]) -> Prompt:
-        """The prompt of an observation. One that is too long even by itself is shortened."""
+        """The prompt at an observation. One that is too long even by itself is shortened."""
         if self._history == 0:
             return self._builder.prompt(observation_text, candidates)
-        whole = well_formed(observation_text)
-        observation_text = self._builder.readable(whole)
+        full_text = well_formed(observation_text)
+        self._observation = self._builder.readable(full_text)
         shown = self._turns if self._history == "full" else self._turns[-self._history :]
-        text = self._builder.render(shown, observation_text)
-        ids = self._extended(text)
-        anew = ids is None
-        if ids is None:
-            ids = self._builder.encode(text)
+        text = self._builder.render(shown, self._observation)
+        extended = self._extended(text)
+        ids = self._builder.encode(text) if extended is None else extended
         while shown and not self._builder.fits(ids, candidates):
-            shown = self._turns = shown[(len(shown) + 1) // 2 :]  # for good: many prompts can go on from this one
-            text = self._builder.render(shown, observation_text)
-            ids, anew = self._builder.encode(text), True
-        self.transcripts += anew
+            shown = self._turns = shown[(len(shown) + 1) // 2 :]  # for good: many prompts can extend this one
+            text = self._builder.render(shown, self._observation)
+            extended, ids = None, self._builder.encode(text)
+        self.transcripts += extended is None
         if not self._builder.fits(ids, candidates):
-            observation_text = self._builder.readable(whole, candidates)
-            text = self._builder.render((), observation_text)
+            self._observation = self._builder.readable(full_text, candidates)
+            text = self._builder.render((), self._observation)
             ids = self._builder.encode(text)
-        self._text, self._ids, self._observation = text, ids, observation_text
-        return self._builder.with_prompt(ids, observation_text, candidates, shortened=observation_text != whole)
+        self._text, self._ids = text, ids
+        is_shortened = self._observation != full_text
+        return self._builder.with_prompt(ids, self._observation, candidates, shortened=is_shortened)
 
     def respond(self, response: Response) -> None:
         """Add the response to the last prompt."""
@@ -71,20 +70,19 @@ class Conversation:
             self._response = response
 
     def _extended(self, text: str) -> tuple[int, ...] | None:
-        """The transcript's tokens with those of what is new in the template's text; `None` if that does not extend it."""
+        """The transcript's tokens with those of the template's new text; `None` if that does not extend it."""
         response = self._response
         if response is None or not text.startswith(self._text + self._reply):
             return None
-        new = text[len(self._text) + len(self._reply) :]
+        new_text = text[len(self._text) + len(self._reply) :]
         if _has_end(response):
             end = self._builder.decode(response.history_ids[-1])
-            if new.startswith(end):
-                new = new[len(end) :]
-            elif self._builder.is_special(response.history_ids[-1]):
+            if not new_text.startswith(end) and self._builder.is_special(response.history_ids[-1]):
                 return None
-        return self._ids + response.history_ids + self._builder.encode(new)
+            new_text = new_text.removeprefix(end)
+        return self._ids + response.history_ids + self._builder.encode(new_text)
 
 
 def _has_end(response: Response) -> bool:
-    """Whether the last token ended a text, rather than a candidate."""
+    """Check that the last token ended a text, rather than a candidate."""
     return response.finished and response.choice < 0

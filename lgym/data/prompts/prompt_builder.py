@@ -1,4 +1,4 @@
-"""From an observation's text to the tokens that the policy is asked with."""
+"""From an observation's text to the tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from lgym.rollout import Prompt
 from lgym.types import Message
 
 CACHED_TOKENS = 10_000_000
-"""Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew, in the middle of
-a rollout too: contexts are equal by what they ask, so that nothing but time is lost."""
+"""Tokens of all prompts that a builder keeps, about 40 bytes each. Beyond it the cache is cleared, in the middle of a
+rollout too: prompts are equal by their content, so that nothing but time is lost."""
 
 CHARACTERS_PER_TOKEN = 10
 """An observation is cut to so many characters for each token of the model's context before anything is encoded."""
 
 
 class PromptBuilder:
-    """Renders and tokenises each distinct observation once.
+    """Renders and tokenizes each distinct observation once.
 
-    The chat template is rendered as text and encoded without adding special tokens, since the template has written
-    them already: no doubled BOS. A template that refuses a system role gets the system prompt in the user's message.
+    The chat template is rendered as text and encoded without adding special tokens, since the template has written them
+    already: no doubled BOS. A template that refuses a system role gets the system prompt in the user's message.
 
-    Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and candidates
-    spell is plain text (`PlainText`). An observation that is too long loses its middle (`lgym.plain_text.shortened`).
+    Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and
+    candidates spell is plain text (`PlainText`). An observation that is too long loses its middle
+    (`lgym.plain_text.shortened`).
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class PromptBuilder:
         """
         Args:
             tokenizer: the model's.
-            system_prompt: what every prompt begins with.
+            system_prompt: the beginning of every prompt.
             context_length: the longest prompt, with its longest candidate, in tokens.
             max_observation_tokens: of one observation; `None` takes what the context leaves.
         """
@@ -46,74 +47,82 @@ class PromptBuilder:
         self._context_length = context_length
         self._prompts: dict[tuple[Any, tuple[str, ...]], Prompt] = {}
         self._tokens = 0  # in them
-        self._takes_system_role = self._renders(self._messages((), "", system_role=True))
+        self._takes_system_role = True
+        try:
+            self._apply_template(self._messages((), ""))
+        except TemplateError:
+            self._takes_system_role = False
 
     def prompt(self, observation_text: str, candidates: Sequence[str]) -> Prompt:
-        """The context of an observation; the same object for the same question while that is kept.
+        """The prompt of an observation; the same object for the same question while that is kept.
 
         Raises:
-            ValueError: if candidates repeat or tokenise alike, or with nothing of the observation the prompt is longer than
-                the model's prompt.
+            ValueError: if candidates repeat or tokenize alike, or with nothing of the observation the prompt is longer
+                than the model's context.
         """
         key = (observation_text, tuple(candidates))
         known = self._prompts.get(key)
         if known is not None:
             return known
-        observation_text = well_formed(observation_text)
-        read = self.readable(observation_text)
-        ids = self.encode(self.render((), read))
-        if not self.fits(ids, candidates):
-            read = self.readable(observation_text, candidates)
-            ids = self.encode(self.render((), read))
-        prompt = self._prompt(ids, read, key[1], shortened=read != observation_text)
-        self._remember(key, prompt)
-        return prompt
+        full_text = well_formed(observation_text)
+        text = self.readable(full_text)
+        prompt_ids = self.encode(self.render((), text))
+        if not self.fits(prompt_ids, candidates):
+            text = self.readable(full_text, candidates)
+            prompt_ids = self.encode(self.render((), text))
+        return self._add(key, prompt_ids, text, shortened=text != full_text)
 
     def with_prompt(
         self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str], *, shortened: bool
     ) -> Prompt:
-        """The context of a prompt that is longer than its observation, which `shortened` says to be what `readable` left of
-        it; as `context`.
+        """The prompt of rendered tokens that are more than its observation.
+
+        Args:
+            prompt_ids: the prompt.
+            observation_text: its last observation, as `readable` returned it.
+            candidates: to choose from.
+            shortened: whether `readable` left out part of it.
 
         Raises:
-            ValueError: as `context`.
+            ValueError: as `prompt`.
         """
         key = (prompt_ids, tuple(candidates))
-        prompt = self._prompts.get(key)
-        if prompt is None:
-            prompt = self._prompt(prompt_ids, observation_text, key[1], shortened=shortened)
-            self._remember(key, prompt)
-        return prompt
+        known = self._prompts.get(key)
+        return self._add(key, prompt_ids, observation_text, shortened=shortened) if known is None else known
 
     def readable(self, observation_text: str, candidates: Sequence[str] | None = None) -> str:
-        """As much of an observation as `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow; given its candidates, as
-        fits a prompt of its own with the longest of them."""
+        """As much of an observation as `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow.
+
+        Given its candidates, as much as fits a prompt of its own with the longest of them.
+        """
         kept = min(len(observation_text), CHARACTERS_PER_TOKEN * self._context_length)
-        if self._max_observation_tokens is not None:
-            kept = fitting(observation_text, lambda text: len(self._plain.ids(text)), self._max_observation_tokens, kept)
+        limit = self._max_observation_tokens
+        if limit is not None:
+            kept = fitting(observation_text, lambda text: len(self._plain.ids(text)), limit, kept)
         if candidates is not None:
             room = self._context_length - self.longest(candidates)
             kept = fitting(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
         return shortened(observation_text, kept)
 
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text: earlier observations and replies, and the observation to answer. With marks (`PlainText`)."""
-        messages = self._messages(turns, observation_text, system_role=self._takes_system_role)
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        if any(self._plain.touches(message["content"]) for message in messages):  # the template may complete what it spells
-            apart = [{**message, "content": _apart(message["content"])} for message in messages]
-            marked = self._tokenizer.apply_chat_template(apart, add_generation_prompt=True, tokenize=False)
+        """The prompt as text with marks (`PlainText`): earlier observations and replies, and the current observation."""
+        messages = self._messages(turns, observation_text)
+        text = self._apply_template(messages)
+        if any(self._plain.touches(message["content"]) for message in messages):  # the template may complete a token
+            marked = self._apply_template([{**message, "content": _marked(message["content"])} for message in messages])
             if self._plain.named_in(marked) != self._plain.named_in(text):
                 return marked
         return text
 
     def reply_text(self, text: str, ids: Collection[int] = ()) -> str:
-        """A reply as `render` takes it: plain text, but for markup such as `<think>` that is among the tokens that said it.
-        Special tokens that were among them are not in its text."""
+        """A reply as `render` takes it: plain text, except for markup such as `<think>` that is among its tokens.
+
+        Special tokens among them are not in its text.
+        """
         return self._plain.quoted(text, self._plain.markup.intersection(ids))
 
     def fits(self, prompt_ids: tuple[int, ...], candidates: Sequence[str]) -> bool:
-        """Whether the model can take a prompt with its longest candidate."""
+        """Check that a prompt with its longest candidate is within the context length."""
         return len(prompt_ids) + self.longest(candidates) <= self._context_length
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -124,73 +133,69 @@ class PromptBuilder:
         """The tokens of the longest candidate."""
         return max((len(self._plain.ids(candidate)) for candidate in candidates), default=0)
 
-    def decode(self, token: int) -> str:
-        return self._tokenizer.decode([token])
+    def decode(self, token_id: int) -> str:
+        return self._tokenizer.decode([token_id])
 
-    def is_special(self, token: int) -> bool:
-        return token in self._tokenizer.all_special_ids
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._tokenizer.all_special_ids
 
-    def _prompt(
-        self, prompt_ids: tuple[int, ...], observation_text: str, candidates: tuple[str, ...], *, shortened: bool
+    def _add(
+        self, key: tuple[Any, tuple[str, ...]], prompt_ids: tuple[int, ...], observation_text: str, *, shortened: bool
     ) -> Prompt:
         prompt = Prompt(
             token_ids=prompt_ids,
-            candidate_ids=tuple(map(self._plain.ids, candidates)),
-            candidates=candidates,
+            candidate_ids=tuple(map(self._plain.ids, key[1])),
+            candidates=key[1],
             observation_text=observation_text,
             shortened=shortened,
         )
-        self._check(prompt)
-        return prompt
-
-    def _remember(self, key: tuple[Any, tuple[str, ...]], prompt: Prompt) -> None:
-        size = len(prompt.token_ids) + sum(map(len, prompt.candidate_ids))
-        if self._tokens + size > CACHED_TOKENS:
-            self._prompts.clear()
-            self._tokens = 0
-        self._prompts[key] = prompt
-        self._tokens += size
-
-    def _messages(self, turns: Sequence[tuple[str, str]], observation_text: str, *, system_role: bool) -> list[Message]:
-        observations = [*(observation for observation, _ in turns), observation_text]
-        if not system_role:
-            observations[0] = f"{self._system_prompt}\n\n{observations[0]}"
-        system = self._plain.quoted(self._system_prompt)
-        messages: list[Message] = [{"role": "system", "content": system}] if system_role else []
-        quoted = list(map(self._plain.quoted, observations))
-        for observation, (_, reply) in zip(quoted, turns, strict=False):
-            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
-        return [*messages, {"role": "user", "content": quoted[-1]}]
-
-    def _renders(self, messages: list[Message]) -> bool:
-        try:
-            self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except TemplateError:
-            return False
-        return True
-
-    def _check(self, prompt: Prompt) -> None:
-        seen: dict[tuple[int, ...], str] = {}
-        for text, ids in zip(prompt.candidates, prompt.candidate_ids, strict=True):
-            if not ids:
-                raise ValueError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
-            if ids in seen:
-                raise ValueError(
-                    f"The candidates {seen[ids]!r} and {text!r} are the same tokens to this model, so it cannot choose "
-                    f"between them (observation: {prompt.observation_text!r}). Word them differently."
-                )
-            seen[ids] = text
-        longest = len(prompt.token_ids) + max((len(ids) for ids in prompt.candidate_ids), default=0)
+        _require_distinct(prompt)
+        longest = len(prompt_ids) + max(map(len, prompt.candidate_ids), default=0)
         if longest > self._context_length:
             raise ValueError(
                 f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
                 "model's context leaves beside its reply, with next to nothing of the observation. Shorten the system "
                 "prompt or the candidates, or choose a model with a longer prompt. The observation read: "
-                f"{prompt.observation_text[:200]!r}"
+                f"{observation_text[:200]!r}"
             )
+        size = len(prompt_ids) + sum(map(len, prompt.candidate_ids))
+        if self._tokens + size > CACHED_TOKENS:
+            self._prompts.clear()
+            self._tokens = 0
+        self._prompts[key] = prompt
+        self._tokens += size
+        return prompt
+
+    def _messages(self, turns: Sequence[tuple[str, str]], observation_text: str) -> list[Message]:
+        observations = [*(observation for observation, _ in turns), observation_text]
+        messages: list[Message] = []
+        if self._takes_system_role:
+            messages.append({"role": "system", "content": self._plain.quoted(self._system_prompt)})
+        else:
+            observations[0] = f"{self._system_prompt}\n\n{observations[0]}"
+        quoted = list(map(self._plain.quoted, observations))
+        for observation, (_, reply) in zip(quoted, turns, strict=False):
+            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
+        return [*messages, {"role": "user", "content": quoted[-1]}]
+
+    def _apply_template(self, messages: Sequence[Message]) -> str:
+        return self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
 
 
-def _apart(text: str) -> str:
-    """The text with marks round it, within the white space at its ends, which a template may take off."""
+def _require_distinct(prompt: Prompt) -> None:
+    texts: dict[tuple[int, ...], str] = {}
+    for text, ids in zip(prompt.candidates, prompt.candidate_ids, strict=True):
+        if not ids:
+            raise ValueError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
+        if ids in texts:
+            raise ValueError(
+                f"The candidates {texts[ids]!r} and {text!r} are the same tokens to this model, so it cannot choose "
+                f"between them (observation: {prompt.observation_text!r}). Word them differently."
+            )
+        texts[ids] = text
+
+
+def _marked(text: str) -> str:
+    """The text with marks around it, inside the outer white space, which a template may take off."""
     core = text.strip()
     return text.replace(core, f"{MARK}{core}{MARK}") if core else MARK + text

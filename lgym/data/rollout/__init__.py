@@ -1,1 +1,1 @@
-"""Playing live episodes, and the record of them."""
+"""From environments to rollouts: the collector and what it is made of."""

@@ -1,33 +1,35 @@
-"""More groups, where those of a rollout have nothing to compare."""
+"""Dynamic sampling: more groups, where those of a rollout have zero variance."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 
 class DynamicSampling:
-    """Asks for another group whenever one ends whose episodes all had the same return, so many times a rollout.
+    """Asks for another group whenever one ends whose episodes all had the same return, up to a limit per rollout.
 
-    Such a group gives every one of its episodes the advantage 0. It stays in the rollout's statistics. (Dynamic sampling:
-    Yu et al. 2025, DAPO, arXiv:2503.14476, section 3.2.)
+    Such a zero-variance group gives every one of its episodes the advantage 0. It stays in the rollout's statistics.
+    "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", Yu et al. 2025, arXiv:2503.14476, section 3.2.
     """
 
-    def __init__(self, group_size: int, most: int) -> None:
+    def __init__(self, group_size: int, max_groups: int) -> None:
         """
         Args:
             group_size: episodes of a group.
-            most: groups that may be asked for.
+            max_groups: the groups that may be asked for.
         """
-        self._group_size, self._left = group_size, most
-        self._returns: dict[int, list[float]] = {}  # of groups that have not ended
+        self._group_size = group_size
+        self._groups_left = max_groups
+        self._returns: dict[int, list[float]] = defaultdict(list)  # of groups that have not ended
 
     def ended(self, episode: int, episode_return: float) -> int:
-        """Told of every episode that ends, by its number; how many more are to be played for it."""
+        """Record an episode's return. Returns the number of episodes to play in addition."""
         group = episode // self._group_size
-        returns = self._returns.setdefault(group, [])
-        returns.append(episode_return)
-        if len(returns) < self._group_size:
+        self._returns[group].append(episode_return)
+        if len(self._returns[group]) < self._group_size:
             return 0
-        del self._returns[group]
-        if self._left == 0 or min(returns) < max(returns):
+        returns = self._returns.pop(group)
+        if self._groups_left == 0 or min(returns) < max(returns):
             return 0
-        self._left -= 1
+        self._groups_left -= 1
         return self._group_size

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from lgym.data.episode_prompts import EpisodePrompts
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.rollout.action_reader import ActionReader, Penalty
 from lgym.envs.workers import (
     BrokenEnvironmentError,
