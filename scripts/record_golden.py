@@ -188,7 +188,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
         ),
         "GRPO, think, demonstrations and best episodes": (
             modules.GRPO(llm=llm, policy=think(), sft=supervised),
-            {**groups, **demonstrations, "replay": BestEpisodeBuffer(top_fraction=0.5)},
+            {**groups, **demonstrations, "self_imitation": BestEpisodeBuffer(top_fraction=0.5)},
         ),
     }
     return made

@@ -15,7 +15,7 @@ from lgym import ranks
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import stages, validation
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
-from lgym.data.imitation import SFTSampler, load_demonstrations
+from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.action_candidates import candidates_of

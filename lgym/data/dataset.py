@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lgym.batch import EpisodeStatistics
-from lgym.data.imitation import SFTSampler
+from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.rollout.collector import Collector, Progress
 from lgym.data.sharding import minibatches
 from lgym.rollout import Rollout
