@@ -31,10 +31,10 @@ from lgym.data.collector import Collector
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
-from lgym import checkpoint_io
+from lgym.cli import checkpoint_io
 from lgym.cli import main as lgym
+from lgym.cli.runs import last_checkpoint
 from lgym.modules import PolicyLearner
-from lgym.runs import last_checkpoint
 
 MOMENTS: dict[str, tuple[Any, str]] = {
     "playing": (Collector, "_step"),

@@ -229,7 +229,7 @@ def run(module: Any, changes: dict[str, Any], folder: Path) -> dict[str, list[fl
         "update_epochs": 2,
         "minibatch_size": 16,
         "max_episode_steps": 3,
-        "transcripts_per_rollout": 0,
+        "log_episodes_per_rollout": 0,
     }
     data = RolloutDataModule("Golden-v0", Player(), **{**settings, **changes})
     record = Record()

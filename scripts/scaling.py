@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import Context
-from lgym.data.collector import Collector
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm
 from lgym.models.llm import ValueHeadLLM

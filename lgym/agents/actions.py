@@ -15,7 +15,7 @@ from gymnasium.wrappers import DiscretizeAction
 
 from lgym.agents.observation_formatter import box_decimals, format_number
 from lgym.agents.parsing import action_number
-from lgym.types import ParsedAction
+from lgym.types import ConfigError, ParsedAction
 
 Names: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
 
@@ -60,18 +60,18 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
         return MultiDiscreteActions(space, names)
     if isinstance(space, Text):
         if names is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"actions are named {list(names)}, and the environment takes any text: leave `actions` out."
             )
         return TextActions(space)
     env_name = env.spec.id if env.spec is not None else str(env)
     if isinstance(space, Box):
-        raise ValueError(
+        raise ConfigError(
             f"{env_name}'s actions are numbers, {space}, and a language model answers in words. Let it choose between "
             f"some of them: 3 levels of each number are {3 ** math.prod(space.shape):,} actions in all, by "
             "data.wrappers: [{class_path: gymnasium.wrappers.DiscretizeAction, init_args: {bins: 3}}]."
         )
-    raise ValueError(
+    raise ConfigError(
         f"{env_name}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete space with a "
         "wrapper of your own (data.wrappers), or write an agent whose extract_action makes them."
     )
@@ -84,7 +84,7 @@ class DiscreteActions(ActionVocabulary):
         self._start = int(space.start)
         self.count = int(space.n)
         if names is not None and not all(isinstance(name, str) for name in names):
-            raise ValueError(f"actions are named {list(names)}; {space} needs one list of names.")
+            raise ConfigError(f"actions are named {list(names)}; {space} needs one list of names.")
         self._names = _numbers(self._start, self.count) if names is None else tuple(map(str, names))
         _require_names(self._names, self.count, space)
         self.answer_format = f"Answer with one of these: {_listed(self._names)}."
@@ -172,19 +172,19 @@ def _bin_names(env: gymnasium.Env) -> list[str] | None:
 
 def _require_part_names(names: Names, sizes: Sequence[int], space: gymnasium.Space) -> None:
     if len(names) != len(sizes) or any(isinstance(part, str) for part in names):
-        raise ValueError(
+        raise ConfigError(
             f"actions are named {list(names)}; {space} needs {len(sizes)} lists of names, such as "
             "[[left, right], [slow, fast]]."
         )
     for part, size in zip(names, sizes, strict=True):
         _require_names(part, size, space)
         if any("," in name for name in part):
-            raise ValueError(f"actions are named {list(part)}; a comma separates the parts of {space}.")
+            raise ConfigError(f"actions are named {list(part)}; a comma separates the parts of {space}.")
 
 
 def _require_names(names: Sequence[str], count: int, space: gymnasium.Space) -> None:
     if len(names) != count or len({name.strip().casefold() for name in names}) < count:
-        raise ValueError(f"actions are named {list(names)}; {space} needs {count} different names.")
+        raise ConfigError(f"actions are named {list(names)}; {space} needs {count} different names.")
 
 
 def _listed(names: Sequence[str], max_names: int = 20) -> str:

@@ -11,6 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
 from lgym.agents.base import TextAgent
 from lgym.agents.grid import offset_text, sides_text
 from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, map_rows, reference_returns
+from lgym.types import ConfigError
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 """Row and column offset of each action, in the order of Gymnasium's numbers."""
@@ -39,7 +40,7 @@ class FrozenLakeAgent(TextAgent):
                 its own.
         """
         if map_rows is not None and not _is_map(map_rows):
-            raise ValueError(
+            raise ConfigError(
                 f"map_rows is {map_rows}; it must be rows of equal length of the letters S, F, H and G, with a G."
             )
         self.show_map = show_map
@@ -63,13 +64,13 @@ class FrozenLakeAgent(TextAgent):
             env.spec.kwargs.get(key) is None for key in ("desc", "map_name")
         )
         if isinstance(lake, FrozenLakeEnv) and is_drawn:
-            raise ValueError(
+            raise ConfigError(
                 "FrozenLake-v1 without a desc and a map_name draws a map for each environment, and its observations do "
                 "not show it. Take lgym/RandomFrozenLake-v0, whose observations do."
             )
         self._read_lake(lake, (env.spec and env.spec.max_episode_steps) or 10_000)
         if self._given_rows is not None and self.map_rows != tuple(self._given_rows):
-            raise ValueError(
+            raise ConfigError(
                 f"The agent's map_rows are {list(self._given_rows)}, and the lake is {list(self.map_rows)}. Leave "
                 "map_rows out: the agent reads the environment's map."
             )

@@ -12,7 +12,7 @@ from lgym.agents.actions import ActionVocabulary, action_vocabulary
 from lgym.agents.base import Fallback, TextAgent
 from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.parsing import pattern_fault, read_action
-from lgym.types import ParsedAction
+from lgym.types import ConfigError, ParsedAction
 
 
 class _Bound(NamedTuple):
@@ -55,9 +55,9 @@ class GeneralAgent(TextAgent):
             fallback: the action where free text names none, see `TextAgent`.
         """
         if max_candidates < 1:
-            raise ValueError(f"max_candidates is {max_candidates}; it must be 1 or more.")
+            raise ConfigError(f"max_candidates is {max_candidates}; it must be 1 or more.")
         if pattern is not None and (fault := pattern_fault(pattern)) is not None:
-            raise ValueError(f"pattern is {pattern!r}: {fault}.")
+            raise ConfigError(f"pattern is {pattern!r}: {fault}.")
         self.task = task
         self.names = names
         self.decimals = decimals
@@ -95,7 +95,7 @@ class GeneralAgent(TextAgent):
             return self.actions or None
         allowed = self._require_bound().vocabulary.allowed(mask)
         if len(allowed) != len(self.actions):
-            raise ValueError(
+            raise ConfigError(
                 f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's {len(self.actions)} "
                 "actions. Set the agent's action_mask: null to leave it aside."
             )
@@ -116,5 +116,5 @@ class GeneralAgent(TextAgent):
 
     def _require_bound(self) -> _Bound:
         if self._bound is None:
-            raise ValueError("GeneralAgent does not know its environment yet: call its bind(env) first.")
+            raise ConfigError("GeneralAgent does not know its environment yet: call its bind(env) first.")
         return self._bound

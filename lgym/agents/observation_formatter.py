@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
+from lgym.types import ConfigError
+
 MAX_NUMBERS = 256
 """The numbers of one box that are still read out."""
 
@@ -52,7 +54,7 @@ class ObservationFormatter:
         for setting, values in self._settings.items():
             if unknown := sorted(set(values) - self._labels[setting]):
                 labels = ", ".join(map(repr, sorted(self._labels[setting]))) or "none"
-                raise ValueError(
+                raise ConfigError(
                     f"{setting} has {unknown[0]!r}; the parts of the observation that have {setting} are: {labels}."
                 )
 
@@ -75,7 +77,7 @@ class ObservationFormatter:
             return lambda text: [_labeled(label, str(text))]
         if isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
             return self._array_formatter(space, label)
-        raise ValueError(
+        raise ConfigError(
             f"{_part(label)} is {space}, which the general agent cannot describe. Turn it into one that it can with a "
             "wrapper (data.wrappers), or write an agent: format_observation is one method."
         )
@@ -84,7 +86,7 @@ class ObservationFormatter:
         shape = tuple(space.shape or ())
         size = math.prod(shape)
         if len(shape) > 2 or size > MAX_NUMBERS:
-            raise ValueError(
+            raise ConfigError(
                 f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one or two "
                 "dimensions are read out. Make it smaller with a wrapper (data.wrappers, such as "
                 "gymnasium.wrappers.ResizeObservation or TransformObservation), or write an agent that says what "
@@ -126,7 +128,7 @@ class ObservationFormatter:
         if names is None:
             return [str(number) for number in range(count)]
         if len(names) != count or len(set(names)) < count:
-            raise ValueError(
+            raise ConfigError(
                 f"names has {list(names)} for {_part(label)}, which needs {count} different names."
             )
         return names

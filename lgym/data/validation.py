@@ -9,7 +9,7 @@ import gymnasium
 
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.prompts.action_candidates import action_of, offered
-from lgym.types import ParsedAction
+from lgym.types import ConfigError, ParsedAction
 
 if TYPE_CHECKING:
     from lgym.data.datamodule import RolloutDataModule
@@ -21,10 +21,10 @@ def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     own_parse = type(agent).parse is not TextAgent.parse  # of `lgym.Agent`, whose extract_action may return anything
     parsed = agent.parse("") if own_parse else agent.extract_action("")
     if not isinstance(parsed, ParsedAction):
-        raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
+        raise ConfigError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
     env.close()
     if agent.fallback == "default" and not env.action_space.contains(agent.default_action):
-        raise ValueError(
+        raise ConfigError(
             f"{name}.fallback is 'default', and its default_action {agent.default_action!r} is not in the environment's "
             f"action space {env.action_space}."
         )
@@ -37,12 +37,12 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
         observation, info = env.reset(seed=seed)
         text = agent.format_observation(observation)
         if not isinstance(text, str):
-            raise ValueError(f"{name}.format_observation returned {text!r}; it must return text.")
+            raise ConfigError(f"{name}.format_observation returned {text!r}; it must return text.")
         candidates = offered(agent, observation, info)
         for candidate in candidates or ():
             action = action_of(agent, candidate)
             if not env.action_space.contains(action):
-                raise ValueError(
+                raise ConfigError(
                     f"{name} reads its candidate {candidate!r} as the action {action!r}, which is not in "
                     f"{env.spec.id if env.spec else env}'s action space {env.action_space}."
                 )
@@ -51,10 +51,10 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
     return candidates is not None
 
 
-def no_candidates(agent: TextAgent) -> ValueError:
+def no_candidates(agent: TextAgent) -> ConfigError:
     """The error of a candidate-scoring policy whose agent has no candidates."""
     reason = f" ({agent.why_no_candidates()})" if isinstance(agent, GeneralAgent) else ""
-    return ValueError(
+    return ConfigError(
         f"{type(agent).__name__} offers no candidates{reason}, and this policy chooses between candidates. Set its class "
         "attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
         "model.policy.class_path: lgym.policies.GenerationPolicy."
@@ -64,7 +64,7 @@ def no_candidates(agent: TextAgent) -> ValueError:
 def require_sound(data: RolloutDataModule) -> None:
     """Raise `ValueError` for settings of a data module that cannot be, or do not go together."""
     if (fault := next(_faults(data), None)) is not None:
-        raise ValueError(f"data.{fault}")
+        raise ConfigError(f"data.{fault}")
 
 
 def require_imitation(given: bool, imitates: bool) -> None:
@@ -72,7 +72,7 @@ def require_imitation(given: bool, imitates: bool) -> None:
     if given != imitates:
         sources = "data.demonstrations or data.self_imitation"
         there = sources if given else f"neither {sources.replace(' or ', ' nor ')}"
-        raise ValueError(
+        raise ConfigError(
             f"There is {there} to imitate, and sft_coef or sft_rollouts of the model is {'0' if given else 'above 0'}: "
             "set both sides, or neither."
         )

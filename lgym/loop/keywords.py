@@ -13,6 +13,7 @@ import torch
 from lgym.models import LLMConfig
 from lgym.modules import TextPPO, TokenLoss
 from lgym.policies import GenerationPolicy
+from lgym.types import ConfigError
 
 GENERATION = {
     "max_new_tokens": "max_new_tokens",
@@ -115,9 +116,9 @@ class Pace:
         for name in ("batch_size", "mini_batch_size", "gradient_accumulation_steps", "ppo_epochs"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more.")
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more.")
         if self.max_grad_norm <= 0:
-            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0.")
+            raise ConfigError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0.")
 
 
 PACE = [field.name for field in fields(Pace)]
@@ -134,7 +135,7 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
         if name in GENERATION:
             values[GENERATION[name]] = value
         elif value != DRAWN_OTHERWISE[name]:
-            raise ValueError(
+            raise ConfigError(
                 f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the distribution that "
                 f"the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
             )
@@ -168,7 +169,7 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
             values[LEARNING[name]] = value
         elif name == "kl_penalty" and value not in ESTIMATORS:
             estimators = " and ".join(ESTIMATORS)
-            raise ValueError(f"kl_penalty is {value!r}; lgym has {estimators} (k1 and k2 of lgym.functional.kl).")
+            raise ConfigError(f"kl_penalty is {value!r}; lgym has {estimators} (k1 and k2 of lgym.functional.kl).")
         elif name in LOSS:
             loss[LOSS[name]] = ESTIMATORS[value] if name == "kl_penalty" else value
         elif name == "cliprange":
@@ -176,7 +177,7 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
         elif name == "learning_rate":
             values["optimizer"] = partial(torch.optim.AdamW, lr=value, weight_decay=0.0)
         elif name in OFF and value:
-            raise ValueError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
+            raise ConfigError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
     if "init_kl_coef" in keywords:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
     return TextPPO(llm=llm, policy=policy, loss=TokenLoss(**loss), **values)
@@ -191,6 +192,6 @@ def _known(config: str, given: Mapping[str, Any], known: list[str]) -> dict[str,
     named = _named(given)
     for name in [name for name in named if name not in known]:
         if name not in WITHOUT_MEANING:
-            raise ValueError(f"{config} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
+            raise ConfigError(f"{config} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
         warnings.warn(f"{config} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2)
     return {name: value for name, value in named.items() if name in known and (value is not None or name in SAYING_NONE)}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rapidfuzz import fuzz, process
 
 from lgym.memory.entries import Memory, RememberedTurn
+from lgym.types import ConfigError
 
 Summarize = Callable[[Sequence[RememberedTurn]], str]
 
@@ -68,12 +69,12 @@ class EpisodicMemory:
         """
         for name, count in (("top_k", top_k), ("capacity", capacity), ("max_characters", max_characters)):
             if count < 1:
-                raise ValueError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
+                raise ConfigError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
         for name, fraction in (("min_similarity", min_similarity), ("return_weight", return_weight)):
             if not 0 <= fraction <= 1:
-                raise ValueError(f"The episodic memory's {name} is {fraction}; it must lie between 0 and 1.")
+                raise ConfigError(f"The episodic memory's {name} is {fraction}; it must lie between 0 and 1.")
         if half_life is not None and half_life <= 0:
-            raise ValueError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
+            raise ConfigError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
         self.unit = unit
         self.top_k = top_k
         self.capacity = capacity
@@ -119,7 +120,7 @@ class EpisodicMemory:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` wrote. Raises `ValueError` for memories of another unit."""
         if state["unit"] != self.unit:
-            raise ValueError(
+            raise ConfigError(
                 f"The checkpoint remembers by the {state['unit']} and data.episodic_memory.unit is {self.unit}. Go on "
                 f"with unit: {state['unit']}, or train anew."
             )

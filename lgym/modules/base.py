@@ -31,6 +31,7 @@ from lgym.modules.sharded_weights import require_whole_weights
 from lgym.modules.token_objective import behavior_kl, policy_objective, term_weights, token_terms, value_objective
 from lgym.policies import GenerationPolicy, LLMPolicy
 from lgym.rollout import Rollout
+from lgym.types import ConfigError
 
 DEFAULT_LLM = LLMConfig()
 NO_SFT = SFTConfig()
@@ -137,7 +138,7 @@ class PolicyLearner(EvaluatedModule, ABC):
             require_groups(self.trainer, type(self).__name__)
         passes = getattr(self.trainer.datamodule, "update_epochs", 1)  # type: ignore[attr-defined]
         if stage == "fit" and self.loss_config.clip_low is None and passes > 1:
-            raise ValueError(
+            raise ConfigError(
                 f"{type(self).__name__} without clipping learns from a rollout once, and data.update_epochs is {passes}: set "
                 "it to 1, or set model.loss.clip_low and clip_high."
             )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lgym import ranks
+from lgym.types import LgymError
 
 if TYPE_CHECKING:
     from lgym.modules.base import PolicyLearner
@@ -19,7 +20,7 @@ FORMAT = 5
 """The version of lgym's entries in a checkpoint, the module's and the data module's."""
 
 
-class CheckpointMismatchError(ValueError):
+class CheckpointMismatchError(LgymError, ValueError):
     """The checkpoint belongs to another model, or to other adapters."""
 
 

@@ -6,12 +6,13 @@ import math
 from typing import Any, get_args
 
 from lgym.models import LLMConfig
+from lgym.types import ConfigError
 
 
 def require_reference(kl_coef: float, llm: LLMConfig) -> None:
     """Refuse a divergence from the frozen reference where there is none."""
     if kl_coef > 0 and llm.lora is None:
-        raise ValueError(
+        raise ConfigError(
             f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay near to. "
             "Set kl_coef: 0, or train adapters."
         )
@@ -20,34 +21,34 @@ def require_reference(kl_coef: float, llm: LLMConfig) -> None:
 def require_one_of(name: str, value: str, choices: Any) -> None:
     """Refuse a text that is not among those of a `Literal`: a program may give any."""
     if value not in get_args(choices):
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}.")
+        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}.")
 
 
 def require_weights(**values: float) -> None:
     """Refuse weights of a loss that are negative or not finite."""
     for name, value in values.items():
         if not 0.0 <= value < math.inf:
-            raise ValueError(f"{name} is {value}; it must be 0 or more.")
+            raise ConfigError(f"{name} is {value}; it must be 0 or more.")
 
 
 def require_positive(**values: float | None) -> None:
     """Refuse factors and limits that are not above 0, or not finite; `None` is no limit."""
     for name, value in values.items():
         if value is not None and not 0.0 < value < math.inf:
-            raise ValueError(f"{name} is {value}; it must be above 0.")
+            raise ConfigError(f"{name} is {value}; it must be above 0.")
 
 
 def require_counts(**values: int) -> None:
     """Refuse negative numbers of rollouts."""
     for name, value in values.items():
         if value < 0:
-            raise ValueError(f"{name} is {value}; it must be 0 or more rollouts.")
+            raise ConfigError(f"{name} is {value}; it must be 0 or more rollouts.")
 
 
 def require_clips(clip_low: float, clip_high: float) -> None:
     """Refuse bounds of the ratio that let nothing through."""
     if not 0.0 < clip_low < 1.0:
-        raise ValueError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
+        raise ConfigError(f"clip_low is {clip_low}; it must lie between 0 and 1.")
     require_positive(clip_high=clip_high)
 
 
@@ -55,4 +56,4 @@ def require_discounts(**values: float) -> None:
     """Refuse discounts outside of 0 to 1."""
     for name, value in values.items():
         if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} is {value}; it must lie between 0 and 1.")
+            raise ConfigError(f"{name} is {value}; it must lie between 0 and 1.")

@@ -12,6 +12,7 @@ from lgym.modules.config_checks import (
     require_positive,
     require_weights,
 )
+from lgym.types import ConfigError
 
 KLEstimator = Literal["k1", "k2", "k3"]
 KLPlace = Literal["loss", "reward"]
@@ -63,7 +64,7 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         if (self.clip_low is None) != (self.clip_high is None):
-            raise ValueError(f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both.")
+            raise ConfigError(f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both.")
         if self.clip_low is not None and self.clip_high is not None:
             require_clips(self.clip_low, self.clip_high)
         require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef, kl_coef=self.kl_coef)
@@ -72,7 +73,7 @@ class LossConfig:
         require_one_of("kl_in", self.kl_in, KLPlace)
         require_one_of("loss_aggregation", self.loss_aggregation, LossAggregation)
         if self.kl_in == "loss" and self.kl_estimator == "k1":
-            raise ValueError("kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward.")
+            raise ConfigError("kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward.")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import torch
 
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Prompt
+from lgym.types import ConfigError
 
 NO_GROUPS = "{} compares episodes from the same reset seed: set data.group_size to 2 or more."
 
@@ -14,16 +15,16 @@ NO_GROUPS = "{} compares episodes from the same reset seed: set data.group_size 
 def require_groups(trainer: L.Trainer, name: str) -> None:
     """Refuse data without groups, before a model is loaded."""
     if getattr(trainer.datamodule, "group_size", 2) < 2:  # type: ignore[attr-defined]
-        raise ValueError(NO_GROUPS.format(name))
+        raise ConfigError(NO_GROUPS.format(name))
 
 
 def require_comparable(turns: RolloutTurns, name: str) -> None:
     """Refuse a rollout unless its groups have several episodes each, which began with the same observation."""
     rollout, groups = turns.rollout, turns.reset_seeds
     if len(groups) != len(rollout.episode_returns):
-        raise ValueError(f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout.")
+        raise ConfigError(f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout.")
     if len(groups.unique()) == len(groups):
-        raise ValueError(NO_GROUPS.format(name))
+        raise ConfigError(NO_GROUPS.format(name))
     begins = torch.ones_like(turns.episode_index, dtype=torch.bool)
     begins[1:] = turns.episode_index[1:] != turns.episode_index[:-1]  # an episode's turns lie together, in their order
     numbers: dict[Prompt, int] = {}  # equal for equal prompts: a rollout may hold one twice
@@ -35,7 +36,7 @@ def require_comparable(turns: RolloutTurns, name: str) -> None:
     if alike.any():
         pair = int(alike.nonzero()[0])
         one, other = (rollout.prompts[int(beginnings[i, 1])].observation_text for i in (pair, pair + 1))
-        raise ValueError(
+        raise ConfigError(
             f"Two episodes that were reset with seed {int(beginnings[pair, 0])} began differently: {one!r} and {other!r}. "
             f"The environment does not honor its reset seed, so its episodes cannot be compared. Use PPO, or seed it."
         )

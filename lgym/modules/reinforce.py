@@ -13,6 +13,7 @@ from lgym.modules.base import PolicyLearner
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import POLICY_GRADIENT, LossConfig
 from lgym.modules.response_batch import RolloutTurns
+from lgym.types import ConfigError
 
 WHOLE_EPISODES = "REINFORCE learns from whole episodes: set data.episodes_per_rollout, not data.turns_per_rollout."
 
@@ -47,11 +48,11 @@ class REINFORCE(PolicyLearner):
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit" and getattr(self.trainer.datamodule, "turns_per_rollout", None) is not None:  # type: ignore[attr-defined]
-            raise ValueError(WHOLE_EPISODES)
+            raise ConfigError(WHOLE_EPISODES)
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         if bool(turns.rollout.cut.any()):  # its return to go is not known
-            raise ValueError(WHOLE_EPISODES)
+            raise ConfigError(WHOLE_EPISODES)
         returns = turns.returns_to_go(self.gamma)
         return Advantages(ranks.jointly(whiten if self.whiten_advantages else centered, returns))
 

@@ -26,6 +26,7 @@ from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.distribution_cache import DistributionCache, choice_response, weights_digest
 from lgym.policies.policy import LLMPolicy
 from lgym.rollout import Prompt, Response
+from lgym.types import ConfigError
 
 
 class CandidatePolicy(LLMPolicy):
@@ -59,7 +60,7 @@ class CandidatePolicy(LLMPolicy):
         """
         super().__init__(row_length, share_prefixes)
         if tokens_per_forward is not None and tokens_per_forward < 1:
-            raise ValueError(f"tokens_per_forward is {tokens_per_forward}; it must be 1 or more.")
+            raise ConfigError(f"tokens_per_forward is {tokens_per_forward}; it must be 1 or more.")
         self.choice = Choice(length_normalization, temperature, constrained_decoding)
         self.tokens_per_forward = tokens_per_forward
         self._cache = DistributionCache()

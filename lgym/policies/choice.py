@@ -13,6 +13,7 @@ from lgym.functional import candidate_logprobs
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.rollout import Prompt
+from lgym.types import ConfigError
 
 LengthNormalization = Literal["none", "token", "word"]
 
@@ -37,12 +38,12 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.constrained and self.length_normalization != "none":
-            raise ValueError(
+            raise ConfigError(
                 f"length_normalization is {self.length_normalization!r} and constrained_decoding is on, which gives "
                 "probabilities as they are: set length_normalization: none, or constrained_decoding: false."
             )
         if self.temperature <= 0:
-            raise ValueError(
+            raise ConfigError(
                 f"temperature is {self.temperature}; it must be above 0. Evaluation has a greedy mode of its own."
             )
 

@@ -16,7 +16,7 @@ import torch
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.models.generation.decoding import GenerationOutput
 from lgym.models.llm import ValueHeadLLM
-from lgym.plain_text import PlainText
+from lgym.plain_text import SpecialTokenEscaper
 from lgym.policies.text_generation import TextPolicy, token_output
 from lgym.rollout import Prompt, Response
 
@@ -28,13 +28,13 @@ class GenerationPolicy(TextPolicy):
 
     def bind(self, llm: ValueHeadLLM) -> None:
         super().bind(llm)
-        self._plain = PlainText(llm.tokenizer)
+        self._escaper = SpecialTokenEscaper(llm.tokenizer)
 
     def demonstrated(self, prompt: Prompt, text: str, token_ids: tuple[int, ...], choice: int) -> Response:
         """The text and the token that ends a turn, or the tokens that were sampled."""
         if not token_ids:
-            plain = self._plain
-            token_ids = (*plain.encode(plain.quoted(text, plain.markup)), self.llm.tokenizer.eos_token_id)
+            plain = self._escaper
+            token_ids = (*plain.encode(plain.escape(text, plain.markup_ids)), self.llm.tokenizer.eos_token_id)
         return Response(token_ids, (0.0,) * len(token_ids), True, text)
 
     def _responses(

@@ -14,6 +14,7 @@ from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.rollout import Prompt, Response
+from lgym.types import ConfigError
 
 
 class LLMPolicy(nn.Module, ABC):
@@ -26,7 +27,7 @@ class LLMPolicy(nn.Module, ABC):
     def __init__(self, row_length: int, share_prefixes: bool) -> None:
         super().__init__()
         if row_length < 1:
-            raise ValueError(f"row_length is {row_length}; it must be 1 or more.")
+            raise ConfigError(f"row_length is {row_length}; it must be 1 or more.")
         self.row_length = row_length
         self.share_prefixes = share_prefixes
         self.detach_value = False

@@ -16,6 +16,7 @@ from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import TokenIds, common_prefix_length
 from lgym.policies.policy import LLMPolicy
 from lgym.rollout import Prompt, Response
+from lgym.types import ConfigError
 
 
 class TextPolicy(LLMPolicy):
@@ -50,7 +51,7 @@ class TextPolicy(LLMPolicy):
         """
         super().__init__(row_length, share_prefixes)
         if isinstance(stop, str) or not all(stop):
-            raise ValueError(f"stop is {stop!r}; it must be a list of texts, none of them empty.")
+            raise ConfigError(f"stop is {stop!r}; it must be a list of texts, none of them empty.")
         counts = {
             "max_new_tokens": max_new_tokens,
             "responses_per_forward": responses_per_forward,
@@ -58,12 +59,15 @@ class TextPolicy(LLMPolicy):
         }
         for name, count in counts.items():
             if count < 1:
-                raise ValueError(f"{name} is {count}; it must be 1 or more.")
+                raise ConfigError(f"{name} is {count}; it must be 1 or more.")
         if temperature <= 0:
-            raise ValueError(f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own.")
+            raise ConfigError(f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own.")
         self.max_text_tokens = max_new_tokens
         self.sampling = SamplingParams(temperature, top_k, top_p)
-        self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
+        try:
+            self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         self.stop = tuple(stop)
         self.responses_per_forward = responses_per_forward
         self.kv_cache_tokens = kv_cache_tokens

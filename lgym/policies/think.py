@@ -28,6 +28,7 @@ from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.text_generation import TextPolicy, stop_ids, token_output
 from lgym.rollout import Prompt, Response
+from lgym.types import ConfigError
 
 
 class ThinkPolicy(TextPolicy):
@@ -55,7 +56,7 @@ class ThinkPolicy(TextPolicy):
         """
         super().__init__(max_new_tokens=max_reasoning_tokens, **kwargs)
         if not answer_prefix:
-            raise ValueError("answer_prefix is empty; it must have some text, such as a new line, for the choice to follow.")
+            raise ConfigError("answer_prefix is empty; it must have some text, such as a new line, for the choice to follow.")
         self.choice = Choice(length_normalization, choice_temperature, constrained_decoding)
         self.answer_prefix = answer_prefix
 

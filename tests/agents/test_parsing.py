@@ -6,12 +6,12 @@ import time
 
 import gymnasium
 import pytest
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.agents.parsing import JSON_LENGTH, PATTERN_LENGTH, action_number, last_json_object, last_match, value_text
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.types import ParsedAction, Said
 
 

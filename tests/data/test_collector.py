@@ -6,12 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
-from lgym.data.collector import Collector
 from lgym.data.prompts import prompt_builder
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 
 
 class ScriptedPolicy:

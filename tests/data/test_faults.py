@@ -11,15 +11,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from lgym.data.collector import Collector, Ledger
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from helpers.runs import checkpoint, lgym, scalars
 from helpers.scripted import Chooser
 from helpers.worlds import RandomCountingAgent, RoomsAgent
 from lgym.batch import Reply
-from lgym.data.collector import Collector, Ledger
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.envs.workers import BrokenEnvironmentError, worker_envs
 

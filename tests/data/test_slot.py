@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gymnasium
 import pytest
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.types import Said
 
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 
 from helpers.fuzz import inputs
 from helpers.scripted import TOKENIZER, Chooser, DyingEnv, Numbered, ScriptedEnv, Speaker, spoken, value_of
 from lgym.agents.base import FALLBACKS
-from lgym.data.collector import Collector
 from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.memory import EpisodicMemory
 from lgym.types import Said
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from helpers.fuzz import inputs
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
-from lgym.data.collector import Collector
 from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.policies import GenerationPolicy, ThinkPolicy
 from lgym.types import Said
 

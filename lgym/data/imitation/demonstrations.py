@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from lgym.agents.base import TextAgent
+from lgym.types import ConfigError
 
 OBSERVATION_KEYS = ("observation", "observation_text", "prompt", "input", "question", "state")
 RESPONSE_KEYS = ("response", "response_text", "completion", "output", "answer", "action", "label")
@@ -74,7 +75,7 @@ class JsonlDemonstrations:
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """The demonstrations of all lines. Raises `ValueError` with the line that cannot be used."""
         if not Path(self.path).is_file():
-            raise ValueError(f"{self.path} is not a file; a relative path starts from {Path.cwd()}.")
+            raise ConfigError(f"{self.path} is not a file; a relative path starts from {Path.cwd()}.")
         demonstrations: list[Demonstration] = []
         with open(self.path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -82,9 +83,9 @@ class JsonlDemonstrations:
                     demonstrations += self._read(json.loads(line), agent) if line.strip() else ()
                 except ValueError as error:
                     begin = line[:80].decode(errors="replace").strip()
-                    raise ValueError(f"{self.path}, line {number}: {error}. It begins: {begin}") from error
+                    raise ConfigError(f"{self.path}, line {number}: {error}. It begins: {begin}") from error
         if not demonstrations:
-            raise ValueError(f"{self.path} holds no demonstrations; write one JSON object per line.")
+            raise ConfigError(f"{self.path} holds no demonstrations; write one JSON object per line.")
         return demonstrations
 
     def _read(self, record: Any, agent: TextAgent) -> Iterator[Demonstration]:
@@ -107,7 +108,7 @@ class JsonlDemonstrations:
                 observation = agent.format_observation(observation)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 name = type(agent).__name__
-                raise ValueError(f"{name}.format_observation cannot read {observation!r} ({error}); give text") from error
+                raise ConfigError(f"{name}.format_observation cannot read {observation!r} ({error}); give text") from error
         return observation, _response_text(agent, response, agent.actions)
 
 
@@ -125,7 +126,7 @@ class ExpertDemonstrations:
             min_return: the lowest return of an episode that is kept; null keeps all.
         """
         if episodes < 1:
-            raise ValueError(f"The expert's episodes are {episodes}; give 1 or more.")
+            raise ConfigError(f"The expert's episodes are {episodes}; give 1 or more.")
         self.policy = policy
         self.episodes = episodes
         self.seed = seed
@@ -142,7 +143,7 @@ class ExpertDemonstrations:
         threshold = float("-inf") if self.min_return is None else self.min_return
         best_return = max(episode_return for episode_return, _ in episodes)
         if best_return < threshold:
-            raise ValueError(
+            raise ConfigError(
                 f"None of the {self.episodes} episodes of {type(self.policy).__name__} returned {threshold:g} or more, "
                 f"the best {best_return:g}. Lower min_return, or raise episodes."
             )
@@ -159,7 +160,7 @@ class ExpertDemonstrations:
                 turns.append(_checked(agent, agent.format_observation(observation), response, candidates))
             except ValueError as error:
                 name = type(self.policy).__name__
-                raise ValueError(f"{name} answered {answer!r} to the observation {observation!r}: {error}") from error
+                raise ConfigError(f"{name} answered {answer!r} to the observation {observation!r}: {error}") from error
             observation, reward, terminated, truncated, info = env.step(agent.parse(response).action)
             episode_return += float(reward)
             done = terminated or truncated
@@ -168,7 +169,7 @@ class ExpertDemonstrations:
 
 def _require_object(record: Any) -> None:
     if not isinstance(record, dict):
-        raise ValueError(f"expected a JSON object, not {record!r}")
+        raise ConfigError(f"expected a JSON object, not {record!r}")
 
 
 def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str], part: str) -> Any:
@@ -176,7 +177,7 @@ def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str],
         if name in record:
             return record[name]
     looked_for = f"one of {', '.join(well_known)}" if key is None else repr(key)
-    raise ValueError(f"there is no {part}: no {looked_for} among its keys {sorted(record)}; set {part}_key to one of them")
+    raise ConfigError(f"there is no {part}: no {looked_for} among its keys {sorted(record)}; set {part}_key to one of them")
 
 
 def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
@@ -188,11 +189,11 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
         if role not in ("user", "assistant"):
             continue
         if not isinstance(content, str):
-            raise ValueError(f"a message of the {role} has the content {content!r}; only text can be learned from")
+            raise ConfigError(f"a message of the {role} has the content {content!r}; only text can be learned from")
         if role == "user":
             question = content
         elif question is None:
-            raise ValueError(f"no user message comes before the assistant's {content!r}")
+            raise ConfigError(f"no user message comes before the assistant's {content!r}")
         else:
             yield question, content
 
@@ -205,11 +206,11 @@ def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> 
         if np.array_equal(agent.parse(candidate).action, answer):
             return candidate
     offered = ", ".join(map(repr, candidates)) or "no candidates"
-    raise ValueError(f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})")
+    raise ConfigError(f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})")
 
 
 def _checked(agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()) -> Demonstration:
     parsed = agent.parse(response)
     if not parsed.ok:
-        raise ValueError(f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}")
+        raise ConfigError(f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}")
     return Demonstration(observation, response, candidates)

@@ -15,6 +15,7 @@ from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.rollout import Prompt, Response, Rollout
+from lgym.types import ConfigError
 
 
 class SFTSampler:
@@ -92,7 +93,7 @@ class SFTSampler:
         for number, candidate in enumerate(candidates):
             if np.array_equal(self._agent.parse(candidate).action, action):
                 return number
-        raise ValueError(
+        raise ConfigError(
             f"The demonstration {demonstration.response_text!r} names none of the candidates "
             f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
         )

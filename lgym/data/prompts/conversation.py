@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from lgym.data.prompts.prompt_builder import PromptBuilder
-from lgym.plain_text import well_formed
+from lgym.plain_text import replace_surrogates
 from lgym.rollout import Prompt, Response
 
 History = int | Literal["full"]
@@ -42,7 +42,7 @@ class Conversation:
         """The prompt at an observation. One that is too long even by itself is shortened."""
         if self._history == 0:
             return self._builder.prompt(observation_text, candidates)
-        full_text = well_formed(observation_text)
+        full_text = replace_surrogates(observation_text)
         self._observation = self._builder.readable(full_text)
         shown = self._turns if self._history == "full" else self._turns[-self._history :]
         text = self._builder.render(shown, self._observation)

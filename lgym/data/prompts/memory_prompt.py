@@ -8,7 +8,8 @@ from functools import partial
 
 from lgym.agents.base import TextAgent
 from lgym.memory import EpisodicMemory, Memory, RememberedTurn, WorkingMemory
-from lgym.plain_text import shortened, well_formed
+from lgym.plain_text import replace_surrogates, truncate_middle
+from lgym.types import ConfigError
 
 REMEMBERED_CHARACTERS = 10_000
 """Of one observation; memories are compared with each other, which takes the product of their lengths."""
@@ -88,10 +89,10 @@ def summary(agent: TextAgent, turns: Sequence[RememberedTurn]) -> str:
 
 
 def _remembered(observation_text: str) -> str:
-    return shortened(well_formed(observation_text), REMEMBERED_CHARACTERS)
+    return truncate_middle(replace_surrogates(observation_text), REMEMBERED_CHARACTERS)
 
 
 def _require_text(agent: TextAgent, method: str, text: object) -> str:
     if not isinstance(text, str):
-        raise ValueError(f"{type(agent).__name__}.{method} returned {text!r}; it must return text.")
+        raise ConfigError(f"{type(agent).__name__}.{method} returned {text!r}; it must return text.")
     return text

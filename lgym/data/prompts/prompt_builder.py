@@ -7,9 +7,9 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from lgym.plain_text import MARK, PlainText, fitting, shortened, well_formed
+from lgym.plain_text import MARK, SpecialTokenEscaper, fit_to_tokens, replace_surrogates, truncate_middle
 from lgym.rollout import Prompt
-from lgym.types import Message
+from lgym.types import ConfigError, Message
 
 CACHED_TOKENS = 10_000_000
 """Tokens of all prompts that a builder keeps, about 40 bytes each. Beyond it the cache is cleared, in the middle of a
@@ -26,8 +26,8 @@ class PromptBuilder:
     already: no doubled BOS. A template that refuses a system role gets the system prompt in the user's message.
 
     Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and
-    candidates spell is plain text (`PlainText`). An observation that is too long loses its middle
-    (`lgym.plain_text.shortened`).
+    candidates spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its middle
+    (`lgym.plain_text.truncate_middle`).
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PromptBuilder:
             max_observation_tokens: of one observation; `None` takes what the context leaves.
         """
         self._tokenizer = tokenizer
-        self._plain = PlainText(tokenizer)
+        self._escaper = SpecialTokenEscaper(tokenizer)
         self._max_observation_tokens = max_observation_tokens
         self._system_prompt = system_prompt
         self._context_length = context_length
@@ -64,7 +64,7 @@ class PromptBuilder:
         known = self._prompts.get(key)
         if known is not None:
             return known
-        full_text = well_formed(observation_text)
+        full_text = replace_surrogates(observation_text)
         text = self.readable(full_text)
         prompt_ids = self.encode(self.render((), text))
         if not self.fits(prompt_ids, candidates):
@@ -98,19 +98,19 @@ class PromptBuilder:
         kept = min(len(observation_text), CHARACTERS_PER_TOKEN * self._context_length)
         limit = self._max_observation_tokens
         if limit is not None:
-            kept = fitting(observation_text, lambda text: len(self._plain.ids(text)), limit, kept)
+            kept = fit_to_tokens(observation_text, lambda text: len(self._escaper.token_ids(text)), limit, kept)
         if candidates is not None:
             room = self._context_length - self.longest(candidates)
-            kept = fitting(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
-        return shortened(observation_text, kept)
+            kept = fit_to_tokens(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
+        return truncate_middle(observation_text, kept)
 
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text with marks (`PlainText`): earlier observations and replies, and the current observation."""
+        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the current observation."""
         messages = self._messages(turns, observation_text)
         text = self._apply_template(messages)
-        if any(self._plain.touches(message["content"]) for message in messages):  # the template may complete a token
+        if any(self._escaper.may_complete_special_token(message["content"]) for message in messages):  # the template may complete a token
             marked = self._apply_template([{**message, "content": _marked(message["content"])} for message in messages])
-            if self._plain.named_in(marked) != self._plain.named_in(text):
+            if self._escaper.special_ids(marked) != self._escaper.special_ids(text):
                 return marked
         return text
 
@@ -119,7 +119,7 @@ class PromptBuilder:
 
         Special tokens among them are not in its text.
         """
-        return self._plain.quoted(text, self._plain.markup.intersection(ids))
+        return self._escaper.escape(text, self._escaper.markup_ids.intersection(ids))
 
     def fits(self, prompt_ids: tuple[int, ...], candidates: Sequence[str]) -> bool:
         """Check that a prompt with its longest candidate is within the context length."""
@@ -127,11 +127,11 @@ class PromptBuilder:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The tokens of rendered text."""
-        return self._plain.encode(text)
+        return self._escaper.encode(text)
 
     def longest(self, candidates: Iterable[str]) -> int:
         """The tokens of the longest candidate."""
-        return max((len(self._plain.ids(candidate)) for candidate in candidates), default=0)
+        return max((len(self._escaper.token_ids(candidate)) for candidate in candidates), default=0)
 
     def decode(self, token_id: int) -> str:
         return self._tokenizer.decode([token_id])
@@ -144,7 +144,7 @@ class PromptBuilder:
     ) -> Prompt:
         prompt = Prompt(
             token_ids=prompt_ids,
-            candidate_ids=tuple(map(self._plain.ids, key[1])),
+            candidate_ids=tuple(map(self._escaper.token_ids, key[1])),
             candidates=key[1],
             observation_text=observation_text,
             shortened=shortened,
@@ -152,7 +152,7 @@ class PromptBuilder:
         _require_distinct(prompt)
         longest = len(prompt_ids) + max(map(len, prompt.candidate_ids), default=0)
         if longest > self._context_length:
-            raise ValueError(
+            raise ConfigError(
                 f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
                 "model's context leaves beside its reply, with next to nothing of the observation. Shorten the system "
                 "prompt or the candidates, or choose a model with a longer prompt. The observation read: "
@@ -170,10 +170,10 @@ class PromptBuilder:
         observations = [*(observation for observation, _ in turns), observation_text]
         messages: list[Message] = []
         if self._takes_system_role:
-            messages.append({"role": "system", "content": self._plain.quoted(self._system_prompt)})
+            messages.append({"role": "system", "content": self._escaper.escape(self._system_prompt)})
         else:
             observations[0] = f"{self._system_prompt}\n\n{observations[0]}"
-        quoted = list(map(self._plain.quoted, observations))
+        quoted = list(map(self._escaper.escape, observations))
         for observation, (_, reply) in zip(quoted, turns, strict=False):
             messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
         return [*messages, {"role": "user", "content": quoted[-1]}]
@@ -186,9 +186,9 @@ def _require_distinct(prompt: Prompt) -> None:
     texts: dict[tuple[int, ...], str] = {}
     for text, ids in zip(prompt.candidates, prompt.candidate_ids, strict=True):
         if not ids:
-            raise ValueError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
+            raise ConfigError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
         if ids in texts:
-            raise ValueError(
+            raise ConfigError(
                 f"The candidates {texts[ids]!r} and {text!r} are the same tokens to this model, so it cannot choose "
                 f"between them (observation: {prompt.observation_text!r}). Word them differently."
             )

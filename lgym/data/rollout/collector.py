@@ -17,7 +17,7 @@ from lgym.data.rollout.recorder import EpisodeCounts, Recorder
 from lgym.envs.workers import WorkerLostError
 from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Rollout
-from lgym.types import Episode, Policy
+from lgym.types import ConfigError, Episode, Policy
 
 Progress = Callable[[int, int], None]
 """Called with the episodes (or turns) that have been played, and their total."""
@@ -203,7 +203,7 @@ class Collector:
         runners = state["runners"]
         if len(runners) != len(self._runners):
             if any(runner is not None for runner in runners):
-                raise ValueError(
+                raise ConfigError(
                     f"The checkpoint holds {len(runners)} environments in mid-episode and data.num_envs is "
                     f"{len(self._runners)}. Resume with data.num_envs: {len(runners)}."
                 )

@@ -18,6 +18,7 @@ from lgym.envs.workers import (
 )
 from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Response
+from lgym.types import ConfigError
 
 LOSSES = 3
 """Processes that one episode may lose in a row before the run ends."""
@@ -209,7 +210,7 @@ class EnvRunner:
             except WorkerLostError as lost:
                 self.restart(lost)
         if not self.live or self._prompts.observation_text != state["observation_text"]:
-            raise ValueError(
+            raise ConfigError(
                 f"The environment {self._env.name} does not come back to where it stood when reset with seed "
                 f"{state['seed']} and played the same {len(state['responses'])} answers: it was at "
                 f"{state['observation_text']!r}. It does not honor its seed, so a run that stops in mid-episode cannot "

@@ -8,14 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
-from lgym.data.collector import Collector
 from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.models import LLMConfig, build_llm
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 from lgym.types import Said

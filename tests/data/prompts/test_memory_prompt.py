@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import gymnasium
 import pytest
+from lgym.data.collector import Collector
+from lgym.data.slot import Slot
 
 from helpers import echo, memories, tiny
 from helpers.runs import checkpoint, lgym
 from helpers.scripted import Chooser
 from helpers.worlds import RoomsAgent
 from lgym.data import RolloutDataModule
-from lgym.data.collector import Collector
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import ContextBuilder
-from lgym.data.slot import Slot
 from lgym.envs import make_env
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, Memory, RememberedTurn, WorkingMemory
