@@ -11,7 +11,7 @@ from typing import Any
 MARK = "\ufdd0"
 """Where text is cut in two before it is encoded. No character: Unicode keeps it free for a program's own use."""
 
-UNREADABLE = "\ufffd"
+REPLACEMENT_CHAR = "\ufffd"
 """What stands for what cannot be written: half a surrogate pair, and `MARK` itself."""
 
 LEFT_OUT = " [… {} characters left out …] "
@@ -20,12 +20,12 @@ LEFT_OUT = " [… {} characters left out …] "
 _HALVES = re.compile(f"[\ud800-\udfff{MARK}]")
 
 
-def well_formed(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Text that can be encoded."""
-    return _HALVES.sub(UNREADABLE, text)
+    return _HALVES.sub(REPLACEMENT_CHAR, text)
 
 
-def shortened(text: str, kept: int) -> str:
+def truncate_middle(text: str, kept: int) -> str:
     """The beginning and the end of a text, of `kept` characters together, with `LEFT_OUT` between them; all of it if it has
     no more."""
     if len(text) <= kept:
@@ -40,20 +40,20 @@ def as_json(record: Any, **options: Any) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def fitting(text: str, tokens: Callable[[str], int], room: int, kept: int) -> int:
-    """How many characters, `kept` at most, `shortened` may keep of a text for `tokens` to count no more than `room`; 0 if
+def fit_to_tokens(text: str, tokens: Callable[[str], int], room: int, kept: int) -> int:
+    """How many characters, `kept` at most, `truncate_middle` may keep of a text for `tokens` to count no more than `room`; 0 if
     even that is too much."""
-    while kept and (count := tokens(shortened(text, kept))) > room:
+    while kept and (count := tokens(truncate_middle(text, kept))) > room:
         frame = tokens("")
         kept = max(0, min(kept - 1, len(text) - 1, kept * (room - frame) // max(1, count - frame)))
     return kept
 
 
-class PlainText:
+class SpecialTokenEscaper:
     """Encodes text in which a tokenizer's own tokens are spelled as what it is: text.
 
     A tokenizer reads `<|im_end|>` wherever it stands as the one token that ends a turn. Here that is for the chat template
-    alone. `quoted` puts a `MARK` into whatever else spells such a token, and `encode` cuts there: on either side of it is a
+    alone. `escape` puts a `MARK` into whatever else spells such a token, and `encode` cuts there: on either side of it is a
     part of the token's name, which is read as any other text. Text that spells none is encoded as it always was.
 
     Those are the special tokens, and all others that were added to the tokenizer's vocabulary but for words and white space.
@@ -64,17 +64,17 @@ class PlainText:
         special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
         added = tokenizer.added_tokens_decoder
         special |= {number: token.content for number, token in added.items() if token.special}
-        self.markup = frozenset(n for n, token in added.items() if n not in special and not _is_word(token.content))
+        self.markup_ids = frozenset(n for n, token in added.items() if n not in special and not _is_word(token.content))
         """The numbers of those that are not special, such as `<think>`."""
-        self._names = special | {number: added[number].content for number in self.markup}
+        self._names = special | {number: added[number].content for number in self.markup_ids}
         names = sorted(filter(None, self._names.values()), key=len, reverse=True)
         self._spelled = re.compile("|".join(map(re.escape, names)) or r"\b\B")
         self._begins = frozenset(name[:size] for name in names for size in range(1, len(name)))
         self._ends = frozenset(name[size:] for name in names for size in range(1, len(name)))
         self._longest = max(map(len, names), default=0)
-        self.quoted = lru_cache(maxsize=1024)(self._quoted)
-        self.touches = lru_cache(maxsize=1024)(self._touches)
-        self.ids = lru_cache(maxsize=1024)(self._ids)
+        self.escape = lru_cache(maxsize=1024)(self._quoted)
+        self.may_complete_special_token = lru_cache(maxsize=1024)(self._touches)
+        self.token_ids = lru_cache(maxsize=1024)(self._ids)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of text that may have marks in it; what is not marked is read as the tokenizer reads it."""
@@ -84,7 +84,7 @@ class PlainText:
         ids = self._tokenizer(parts, add_special_tokens=False, verbose=False)["input_ids"]
         return tuple(number for part in ids for number in part)
 
-    def named_in(self, text: str) -> tuple[int, ...]:
+    def special_ids(self, text: str) -> tuple[int, ...]:
         """Those of the tokenizer's own tokens that `encode` reads in a text."""
         return tuple(number for number in self.encode(text) if number in self._names)
 
@@ -97,10 +97,10 @@ class PlainText:
 
     def _quoted(self, text: str, own: frozenset[int] = frozenset()) -> str:
         """The text with marks where it spells tokens other than `own`."""
-        return MARK.join(self._parts([well_formed(text)], own))
+        return MARK.join(self._parts([replace_surrogates(text)], own))
 
     def _ids(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text, `quoted`."""
+        """The tokens of a text, `escape`."""
         return self.encode(self._quoted(text))
 
     def _parts(self, texts: list[str], own: frozenset[int]) -> list[str]:
@@ -130,11 +130,11 @@ class PlainText:
 
 
 def _cut(text: str, places: Iterable[tuple[int, int, str]]) -> list[str]:
-    """The text in pieces, each place in two of them; a place of a single character becomes `UNREADABLE`."""
+    """The text in pieces, each place in two of them; a place of a single character becomes `REPLACEMENT_CHAR`."""
     pieces, begin = [], 0
     for start, end, name in places:
         if end - start < 2:
-            pieces.append(text[begin:start] + UNREADABLE)
+            pieces.append(text[begin:start] + REPLACEMENT_CHAR)
             begin = end
             continue
         at = text.find(name, start, end)

@@ -11,6 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 
+class LgymError(Exception):
+    """Base class of the errors that lgym raises for its users: the message names the value and the way out."""
+
+
+class ConfigError(LgymError, ValueError):
+    """A setting, or a combination of settings, that lgym refuses."""
+
+
 class Message(TypedDict):
     """One message of a conversation, as chat templates take it."""
 

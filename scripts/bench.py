@@ -92,7 +92,7 @@ def measure(
     """Plays and learns `repeat` rollouts after a first one."""
     options = dict(TASKS[task])
     make_module = options.pop("module", MeteredPPO)
-    options = {"update_epochs": 2, "transcripts_per_rollout": 0, **options}
+    options = {"update_epochs": 2, "log_episodes_per_rollout": 0, **options}
     data = RolloutDataModule(agent=options.pop("agent")(), **options)
     profiler = None
     if profile is not None:

@@ -32,9 +32,9 @@ from tqdm import tqdm
 
 from lgym import checkpoint_io
 from lgym.cli import main as lgym
+from lgym.cli.runs import last_checkpoint
 from lgym.data.collector import Collector
 from lgym.modules import PolicyLearner
-from lgym.runs import last_checkpoint
 
 MOMENTS: dict[str, tuple[Any, str]] = {
     "playing": (Collector, "_step"),

@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from helpers import letters, tiny
 from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import checkpoint, lgym, scalars
+from lgym.callbacks.episode_logger import CELL, as_markdown
 from lgym.callbacks.token_picture import ShownToken, token_picture
-from lgym.callbacks.transcripts import CELL, as_markdown
 from lgym.data.recall import REMEMBERED_CHARACTERS, Recall
 from lgym.memory import EpisodicMemory, PlayedTurn
 from lgym.types import Episode, ParsedAction, Turn

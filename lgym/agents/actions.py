@@ -14,7 +14,7 @@ from gymnasium.wrappers import DiscretizeAction
 
 from lgym.agents.describe import box_decimals, rounded
 from lgym.agents.parsing import action_number
-from lgym.types import ParsedAction
+from lgym.types import ConfigError, ParsedAction
 
 Names: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
 
@@ -55,15 +55,15 @@ def spoken(env: gymnasium.Env, names: Names | None = None) -> SpokenActions:
         return SeveralOf(space, names)
     if isinstance(space, Text):
         if names is not None:
-            raise ValueError(f"actions are named {list(names)}, and the environment takes any text: leave `actions` out.")
+            raise ConfigError(f"actions are named {list(names)}, and the environment takes any text: leave `actions` out.")
         return AnyText(space)
     if isinstance(space, Box):
-        raise ValueError(
+        raise ConfigError(
             f"{_name(env)}'s actions are numbers, {space}, and a language model answers in words. Let it choose between "
             f"some of them: 3 levels of each number are {3 ** math.prod(space.shape):,} actions in all, by "
             "data.wrappers: [{class_path: gymnasium.wrappers.DiscretizeAction, init_args: {bins: 3}}]."
         )
-    raise ValueError(
+    raise ConfigError(
         f"{_name(env)}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete space with a "
         "wrapper of your own (data.wrappers), or write an agent whose extract_action makes them."
     )
@@ -128,14 +128,14 @@ class SeveralOf:
 
     def _given(self, names: Names, sizes: np.ndarray) -> list[tuple[str, ...]]:
         if len(names) != len(sizes) or any(isinstance(part, str) for part in names):
-            raise ValueError(
+            raise ConfigError(
                 f"actions are named {list(names)}; {self._space} needs {len(sizes)} lists of names, such as "
                 "[[left, right], [slow, fast]]."
             )
         for part, size in zip(names, sizes.tolist(), strict=True):
             _require_names(part, size, self._space)
             if any("," in name for name in part):
-                raise ValueError(f"actions are named {list(part)}; a comma separates the parts of {self._space}.")
+                raise ConfigError(f"actions are named {list(part)}; a comma separates the parts of {self._space}.")
         return [tuple(part) for part in names]
 
 
@@ -163,7 +163,7 @@ class AnyText:
 
 def _texts(names: Names, space: gymnasium.Space) -> list[str]:
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"actions are named {list(names)}; {space} needs one list of names.")
+        raise ConfigError(f"actions are named {list(names)}; {space} needs one list of names.")
     return [str(name) for name in names]
 
 
@@ -182,7 +182,7 @@ def _levels(env: gymnasium.Env) -> list[str] | None:
 
 def _require_names(names: Sequence[str], count: int, space: gymnasium.Space) -> None:
     if len(names) != count or len({name.strip().casefold() for name in names}) < count:
-        raise ValueError(f"actions are named {list(names)}; {space} needs {count} different names.")
+        raise ConfigError(f"actions are named {list(names)}; {space} needs {count} different names.")
 
 
 def _list(names: Sequence[str], most: int = 20) -> str:

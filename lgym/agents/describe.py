@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
+from lgym.types import ConfigError
+
 MAX_NUMBERS = 256
 """The numbers of one box that are still read out."""
 
@@ -71,7 +73,7 @@ class ObservationWords:
             return self._numbers(label, space.shape, [None] * math.prod(space.shape))
         if isinstance(space, Box):
             return self._numbers(label, space.shape, box_decimals(space))
-        raise ValueError(
+        raise ConfigError(
             f"{_called(label)} is {space}, which the general agent cannot describe. Turn it into one that it can with a "
             "wrapper (data.wrappers), or write an agent: format_observation is one method."
         )
@@ -80,7 +82,7 @@ class ObservationWords:
         """The words of an array; `decimals` has those of each of its numbers, `None` for whole ones."""
         size = math.prod(shape)
         if len(shape) > 2 or size > MAX_NUMBERS:
-            raise ValueError(
+            raise ConfigError(
                 f"{_called(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one or two "
                 "dimensions are read out. Make it smaller with a wrapper (data.wrappers, such as "
                 "gymnasium.wrappers.ResizeObservation or TransformObservation), or write an agent that says what matters."
@@ -118,14 +120,14 @@ class ObservationWords:
         if names is None:
             return [str(number) for number in range(count)]
         if len(names) != count or len(set(names)) < count:
-            raise ValueError(f"names has {list(names)} for {_called(label)}, which needs {count} different names.")
+            raise ConfigError(f"names has {list(names)} for {_called(label)}, which needs {count} different names.")
         return names
 
     def _require_met(self, setting: str, labels: Iterable[str]) -> None:
         unknown = sorted(set(labels) - self._met[setting])
         if unknown:
             there = ", ".join(map(repr, sorted(self._met[setting]))) or "none"
-            raise ValueError(f"{setting} has {unknown[0]!r}; the parts of the observation that have {setting} are: {there}.")
+            raise ConfigError(f"{setting} has {unknown[0]!r}; the parts of the observation that have {setting} are: {there}.")
 
 
 def _each(readers: Sequence[tuple[Any, Read]]) -> Read:

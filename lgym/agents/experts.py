@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lgym.envs import blackjack
+from lgym.types import ConfigError
 
 
 class Uniform:
@@ -50,7 +51,7 @@ class DealersRule:
             seed: of the draws.
         """
         if not 0.0 <= noise <= 1.0:
-            raise ValueError(f"noise is {noise}; it must lie between 0 and 1.")
+            raise ConfigError(f"noise is {noise}; it must lie between 0 and 1.")
         self._noise, self._rng = noise, _generator(seed)
 
     def act(self, observation: blackjack.State, info: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
 from lgym.agents.base import TextAgent
 from lgym.agents.grid import around, way
 from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, baselines, map_rows
+from lgym.types import ConfigError
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 """Row and column that each action moves by, in the order of Gymnasium's numbers."""
@@ -51,13 +52,13 @@ class FrozenLakeAgent(TextAgent):
             return
         drawn = env.spec is not None and all(env.spec.kwargs.get(key) is None for key in ("desc", "map_name"))
         if isinstance(lake, FrozenLakeEnv) and drawn:
-            raise ValueError(
+            raise ConfigError(
                 "FrozenLake-v1 without a desc and a map_name draws a map for each environment, and its observations do not "
                 "show it. Take lgym/RandomFrozenLake-v0, whose observations do."
             )
         self._know(lake, (env.spec and env.spec.max_episode_steps) or 10_000)
         if self._given_rows is not None and self.map_rows != tuple(self._given_rows):
-            raise ValueError(
+            raise ConfigError(
                 f"The agent's map_rows are {list(self._given_rows)}, and the lake is {list(self.map_rows)}. Leave map_rows "
                 "out: the agent reads the environment's map."
             )
@@ -99,7 +100,7 @@ class FrozenLakeAgent(TextAgent):
 
 def _require_map(rows: Sequence[str]) -> None:
     if not rows or any(len(row) != len(rows[0]) or set(row) - set(CELLS) for row in rows) or "G" not in "".join(rows):
-        raise ValueError(f"map_rows is {rows}; it must be rows of equal length of the letters S, F, H and G, with a G.")
+        raise ConfigError(f"map_rows is {rows}; it must be rows of equal length of the letters S, F, H and G, with a G.")
 
 
 def _cell(rows: Sequence[str], row: int, column: int) -> str:

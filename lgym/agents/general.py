@@ -12,7 +12,7 @@ from lgym.agents.actions import SpokenActions, spoken
 from lgym.agents.base import Fallback, TextAgent
 from lgym.agents.describe import ObservationWords
 from lgym.agents.parsing import pattern_fault, read_action
-from lgym.types import ParsedAction
+from lgym.types import ConfigError, ParsedAction
 
 
 class GeneralAgent(TextAgent):
@@ -49,9 +49,9 @@ class GeneralAgent(TextAgent):
             fallback: what happens when free text names no action, see `TextAgent`.
         """
         if max_candidates < 1:
-            raise ValueError(f"max_candidates is {max_candidates}; it must be 1 or more.")
+            raise ConfigError(f"max_candidates is {max_candidates}; it must be 1 or more.")
         if pattern is not None and (fault := pattern_fault(pattern)) is not None:
-            raise ValueError(f"pattern is {pattern!r}: {fault}.")
+            raise ConfigError(f"pattern is {pattern!r}: {fault}.")
         self.task, self.names, self.decimals, self.units = task, names, decimals, units
         self.action_mask, self.max_candidates = action_mask, max_candidates
         self.pattern, self.fallback = pattern, fallback
@@ -87,7 +87,7 @@ class GeneralAgent(TextAgent):
             return self.actions
         allowed = self._known().allowed(mask)
         if len(allowed) != len(self.actions):
-            raise ValueError(
+            raise ConfigError(
                 f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's {len(self.actions)} actions. "
                 "Set the agent's action_mask: null to leave it aside."
             )
@@ -112,5 +112,5 @@ class GeneralAgent(TextAgent):
 
     def _known(self) -> SpokenActions:
         if self._spoken is None:
-            raise ValueError("GeneralAgent does not know its environment yet: call its bind(env) first.")
+            raise ConfigError("GeneralAgent does not know its environment yet: call its bind(env) first.")
         return self._spoken

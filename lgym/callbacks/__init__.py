@@ -1,25 +1,25 @@
 """What watches a run: progress, transcripts, pictures, exports."""
 
-from lgym.callbacks.blackjack import BlackjackStrategy
+from lgym.callbacks.blackjack_strategy import BlackjackStrategy
 from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.callbacks.disk import DiskGuard
-from lgym.callbacks.ending import GracefulEnding, follow_first_process
+from lgym.callbacks.episode_logger import EpisodeLogger, TranscriptWriter
 from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.progress import RolloutProgress
+from lgym.callbacks.signals import GracefulShutdown, follow_first_process
 from lgym.callbacks.summary import RunSummary
-from lgym.callbacks.tokens import TokenTranscripts
-from lgym.callbacks.transcripts import Transcripts, TranscriptWriter
+from lgym.callbacks.token_trace_logger import TokenTraceLogger
 
 __all__ = [
     "AdapterExport",
     "BlackjackStrategy",
     "CollapseGuard",
     "DiskGuard",
-    "GracefulEnding",
+    "GracefulShutdown",
     "RolloutProgress",
     "RunSummary",
     "TranscriptWriter",
     "follow_first_process",
-    "TokenTranscripts",
-    "Transcripts",
+    "TokenTraceLogger",
+    "EpisodeLogger",
 ]

@@ -9,14 +9,15 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from lgym.callbacks.collapse_criteria import OF_LEARNING, CollapseDetector, build_criteria
 from lgym.callbacks.collapse_report import REPORT, as_markdown, origin_of, report
-from lgym.callbacks.symptoms import OF_LEARNING, Watch, signs_of
 from lgym.modules import PolicyLearner
 from lgym.modules.pooled import pooled
 from lgym.modules.snapshot import all_finite, put_back, snapshot
 from lgym.terminal import say
+from lgym.types import ConfigError
 
-WELL, WARNED, LOWERED, ROLLED_BACK, STOPPED = range(5)
+HEALTHY, WARNED, LOWERED, ROLLED_BACK, STOPPED = range(5)
 
 
 class CollapseGuard(L.Callback):
@@ -80,8 +81,8 @@ class CollapseGuard(L.Callback):
         _require(lr_factor, max_rollbacks, recovery, mode)
         self.act, self.monitor, self.mode, self.non_finite = act, monitor, mode, non_finite
         self.factor, self.max_rollbacks, self.recovery = lr_factor, max_rollbacks, recovery
-        self.watch = Watch(
-            signs_of(
+        self.watch = CollapseDetector(
+            build_criteria(
                 max_dominant_action=max_dominant_action,
                 min_action_information=min_action_information,
                 max_repetition=max_repetition,
@@ -93,7 +94,7 @@ class CollapseGuard(L.Callback):
                 min_explained_variance=min_explained_variance,
             )
         )
-        self.level = WELL
+        self.level = HEALTHY
         self.well = 0  # rollouts in a row without a sign
         self.rollbacks = 0
         self.lr_factor = 1.0  # of the configured learning rates
@@ -129,7 +130,7 @@ class CollapseGuard(L.Callback):
         if self.rates is not None and self.rates != pl_module.configured_rates:
             self.lr_factor = 1.0
         if self.stopped:
-            self.level, self.well, self.rollbacks = WELL, 0, 0
+            self.level, self.well, self.rollbacks = HEALTHY, 0, 0
         self.rates = pl_module.configured_rates
         pl_module.lr_factor, pl_module.rollouts_undone = self.lr_factor, self.undone
         pl_module.on_fault = self._note_fault if self.non_finite else None
@@ -141,7 +142,7 @@ class CollapseGuard(L.Callback):
             return
         if self.monitor not in trainer.callback_metrics:
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.startswith("val")))
-            raise ValueError(f"CollapseGuard's monitor is {self.monitor!r}, and the evaluation tells of {known}. Name one.")
+            raise ConfigError(f"CollapseGuard's monitor is {self.monitor!r}, and the evaluation tells of {known}. Name one.")
         if self._every is None or (trainer.current_epoch + 1) % self._every == 0:  # one where a run stops is out of turn:
             self._score = float(trainer.callback_metrics[self.monitor])  # a run that did not stop would not know it
 
@@ -188,7 +189,7 @@ class CollapseGuard(L.Callback):
         self._settle(well=not signs)
         if signs:
             self._climb(trainer, module, signs)
-        elif self.level != WELL:
+        elif self.level != HEALTHY:
             self._recover(trainer)
         if self.act and self._score is not None and self.rolled_back_after != done:
             self.pending = self._keep(trainer, module, rollouts=done, score=self._score)
@@ -212,7 +213,7 @@ class CollapseGuard(L.Callback):
 
     def _climb(self, trainer: L.Trainer, module: PolicyLearner, signs: Sequence[str]) -> None:
         self.well = 0
-        if self.level == WELL:
+        if self.level == HEALTHY:
             self.level = WARNED
             self._tell(trainer, "warns", signs)
         elif not self.act:
@@ -227,7 +228,7 @@ class CollapseGuard(L.Callback):
     def _recover(self, trainer: L.Trainer) -> None:
         self.well += 1
         if self.well >= self.recovery:
-            self.level = WELL
+            self.level = HEALTHY
             self._tell(trainer, f"has seen {self.well} rollouts without a sign", ())
 
     def _lower(self, module: PolicyLearner) -> None:
@@ -290,10 +291,10 @@ class CollapseGuard(L.Callback):
 
 def _require(lr_factor: float, max_rollbacks: int, recovery: int, mode: str) -> None:
     if not 0 < lr_factor < 1:
-        raise ValueError(f"lr_factor is {lr_factor}; it must lie between 0 and 1.")
+        raise ConfigError(f"lr_factor is {lr_factor}; it must lie between 0 and 1.")
     if max_rollbacks < 0:
-        raise ValueError(f"max_rollbacks is {max_rollbacks}; it must be 0 or more.")
+        raise ConfigError(f"max_rollbacks is {max_rollbacks}; it must be 0 or more.")
     if recovery < 1:
-        raise ValueError(f"recovery is {recovery}; it must be 1 rollout or more.")
+        raise ConfigError(f"recovery is {recovery}; it must be 1 rollout or more.")
     if mode not in ("max", "min"):
-        raise ValueError(f"mode is {mode!r}; choose max or min.")
+        raise ConfigError(f"mode is {mode!r}; choose max or min.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lgym.callbacks.symptoms import Watch
+from lgym.callbacks.collapse_criteria import CollapseDetector
 
 REPORT = "collapse_report.md"
 
@@ -38,7 +38,7 @@ def origin_of(best: Mapping[str, Any], monitor: str) -> str:
 
 
 def report(
-    events: Sequence[Mapping[str, Any]], watch: Watch, metrics: Mapping[str, float], origin: str, monitor: str
+    events: Sequence[Mapping[str, Any]], watch: CollapseDetector, metrics: Mapping[str, float], origin: str, monitor: str
 ) -> str:
     """The whole story of a run that was ended.
 

@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import TemplateError
 
 from lgym.batch import Context
-from lgym.plain_text import MARK, PlainText, fitting, shortened, well_formed
-from lgym.types import Message
+from lgym.plain_text import MARK, SpecialTokenEscaper, fit_to_tokens, replace_surrogates, truncate_middle
+from lgym.types import ConfigError, Message
 
 CACHED_TOKENS = 10_000_000
 """Tokens of all contexts that a builder keeps, about 40 bytes each. Beyond it forgets them and starts anew, in the middle of
@@ -26,7 +26,7 @@ class ContextBuilder:
     them already: no doubled BOS. A template that refuses a system role gets the system prompt in the user's message.
 
     Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and candidates
-    spell is plain text (`PlainText`). An observation that is too long loses its middle (`lgym.plain_text.shortened`).
+    spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its middle (`lgym.plain_text.truncate_middle`).
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ContextBuilder:
             max_observation_tokens: of one observation; `None` takes what the context leaves.
         """
         self._tokenizer = tokenizer
-        self._plain = PlainText(tokenizer)
+        self._escaper = SpecialTokenEscaper(tokenizer)
         self._max_observation_tokens = max_observation_tokens
         self._system_prompt = system_prompt
         self._context_length = context_length
@@ -59,7 +59,7 @@ class ContextBuilder:
         known = self._contexts.get(key)
         if known is not None:
             return known
-        observation_text = well_formed(observation_text)
+        observation_text = replace_surrogates(observation_text)
         read = self.readable(observation_text)
         ids = self.encode(self.render((), read))
         if not self.fits(ids, candidates):
@@ -90,27 +90,27 @@ class ContextBuilder:
         fits a prompt of its own with the longest of them."""
         kept = min(len(observation_text), CHARACTERS_PER_TOKEN * self._context_length)
         if self._max_observation_tokens is not None:
-            kept = fitting(observation_text, lambda text: len(self._plain.ids(text)), self._max_observation_tokens, kept)
+            kept = fit_to_tokens(observation_text, lambda text: len(self._escaper.token_ids(text)), self._max_observation_tokens, kept)
         if candidates is not None:
             room = self._context_length - self.longest(candidates)
-            kept = fitting(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
-        return shortened(observation_text, kept)
+            kept = fit_to_tokens(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
+        return truncate_middle(observation_text, kept)
 
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text: earlier observations and replies, and the observation to answer. With marks (`PlainText`)."""
+        """The prompt as text: earlier observations and replies, and the observation to answer. With marks (`SpecialTokenEscaper`)."""
         messages = self._messages(turns, observation_text, system_role=self._takes_system_role)
         text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        if any(self._plain.touches(message["content"]) for message in messages):  # the template may complete what it spells
+        if any(self._escaper.may_complete_special_token(message["content"]) for message in messages):  # the template may complete what it spells
             apart = [{**message, "content": _apart(message["content"])} for message in messages]
             marked = self._tokenizer.apply_chat_template(apart, add_generation_prompt=True, tokenize=False)
-            if self._plain.named_in(marked) != self._plain.named_in(text):
+            if self._escaper.special_ids(marked) != self._escaper.special_ids(text):
                 return marked
         return text
 
     def reply_text(self, text: str, ids: Collection[int] = ()) -> str:
         """A reply as `render` takes it: plain text, but for markup such as `<think>` that is among the tokens that said it.
         Special tokens that were among them are not in its text."""
-        return self._plain.quoted(text, self._plain.markup.intersection(ids))
+        return self._escaper.escape(text, self._escaper.markup_ids.intersection(ids))
 
     def fits(self, prompt_ids: tuple[int, ...], candidates: Sequence[str]) -> bool:
         """Whether the model can take a prompt with its longest candidate."""
@@ -118,11 +118,11 @@ class ContextBuilder:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The tokens of rendered text."""
-        return self._plain.encode(text)
+        return self._escaper.encode(text)
 
     def longest(self, candidates: Iterable[str]) -> int:
         """The tokens of the longest candidate."""
-        return max((len(self._plain.ids(candidate)) for candidate in candidates), default=0)
+        return max((len(self._escaper.token_ids(candidate)) for candidate in candidates), default=0)
 
     def decode(self, token: int) -> str:
         return self._tokenizer.decode([token])
@@ -135,7 +135,7 @@ class ContextBuilder:
     ) -> Context:
         context = Context(
             prompt_ids=prompt_ids,
-            candidate_ids=tuple(map(self._plain.ids, candidates)),
+            candidate_ids=tuple(map(self._escaper.token_ids, candidates)),
             candidates=candidates,
             observation_text=observation_text,
             shortened=shortened,
@@ -155,9 +155,9 @@ class ContextBuilder:
         observations = [*(observation for observation, _ in turns), observation_text]
         if not system_role:
             observations[0] = f"{self._system_prompt}\n\n{observations[0]}"
-        system = self._plain.quoted(self._system_prompt)
+        system = self._escaper.escape(self._system_prompt)
         messages: list[Message] = [{"role": "system", "content": system}] if system_role else []
-        quoted = list(map(self._plain.quoted, observations))
+        quoted = list(map(self._escaper.escape, observations))
         for observation, (_, reply) in zip(quoted, turns, strict=False):
             messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
         return [*messages, {"role": "user", "content": quoted[-1]}]
@@ -173,16 +173,16 @@ class ContextBuilder:
         seen: dict[tuple[int, ...], str] = {}
         for text, ids in zip(context.candidates, context.candidate_ids, strict=True):
             if not ids:
-                raise ValueError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
+                raise ConfigError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
             if ids in seen:
-                raise ValueError(
+                raise ConfigError(
                     f"The candidates {seen[ids]!r} and {text!r} are the same tokens to this model, so it cannot choose "
                     f"between them (observation: {context.observation_text!r}). Word them differently."
                 )
             seen[ids] = text
         longest = len(context.prompt_ids) + max((len(ids) for ids in context.candidate_ids), default=0)
         if longest > self._context_length:
-            raise ValueError(
+            raise ConfigError(
                 f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
                 "model's context leaves beside its reply, with next to nothing of the observation. Shorten the system "
                 "prompt or the candidates, or choose a model with a longer context. The observation read: "

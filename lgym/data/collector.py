@@ -17,7 +17,7 @@ from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.envs.workers import WorkerLostError
 from lgym.memory import PlayedTurn
-from lgym.types import Episode
+from lgym.types import ConfigError, Episode
 
 Progress = Callable[[int, int], None]
 """Told how many episodes (or turns) have been played, and of how many."""
@@ -213,7 +213,7 @@ class Collector:
         slots = state["slots"]
         if len(slots) != len(self._slots):
             if any(slot is not None for slot in slots):
-                raise ValueError(
+                raise ConfigError(
                     f"The checkpoint holds {len(slots)} environments in mid-episode and data.num_envs is "
                     f"{len(self._slots)}. Resume with data.num_envs: {len(slots)}."
                 )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from lgym.batch import Context
 from lgym.data.chat import ContextBuilder
-from lgym.plain_text import well_formed
+from lgym.plain_text import replace_surrogates
 from lgym.types import Said
 
 History = int | Literal["full"]
@@ -43,7 +43,7 @@ class Conversation:
         """The question at an observation. One that is too long even by itself is shortened."""
         if self._history == 0:
             return self._builder.context(observation_text, candidates)
-        whole = well_formed(observation_text)
+        whole = replace_surrogates(observation_text)
         observation_text = self._builder.readable(whole)
         shown = self._turns if self._history == "full" else self._turns[-self._history :]
         text = self._builder.render(shown, observation_text)

@@ -63,7 +63,7 @@ class RolloutDataModule(L.LightningDataModule):
         replay: BestEpisodes | None = None,
         imitation_size: int = 32,
         eval_episodes: int = 100,
-        transcripts_per_rollout: int = 4,
+        log_episodes_per_rollout: int = 4,
         seed: int = 0,
     ) -> None:
         """
@@ -103,7 +103,7 @@ class RolloutDataModule(L.LightningDataModule):
                 needs episodes_per_rollout.
             imitation_size: turns to imitate beside each minibatch.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
-            transcripts_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
+            log_episodes_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
             seed: of everything random on this side: reset seeds, no two stages' the same, sampled actions, the order of
                 minibatches.
         """
@@ -118,7 +118,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.num_envs, self.workers, self.worker_timeout = num_envs, workers, worker_timeout
         self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
-        self.eval_episodes, self.transcripts_per_rollout = eval_episodes, transcripts_per_rollout
+        self.eval_episodes, self.log_episodes_per_rollout = eval_episodes, log_episodes_per_rollout
         self.eval_env_kwargs, self.test_env_kwargs, self.seed = eval_env_kwargs, test_env_kwargs, seed
         checks.require_sound(self)
         self._rngs: dict[str, np.random.Generator] = {}  # by their purpose
@@ -254,7 +254,7 @@ class RolloutDataModule(L.LightningDataModule):
         if self._collector is None:
             streams = {purpose: stream(self.seed, "fit", purpose, ranks.rank()) for purpose in ("actions", "order")}
             self._rngs = {purpose: np.random.default_rng(source) for purpose, source in streams.items()}
-            self._collector = self._make_collector("fit", self.transcripts_per_rollout)
+            self._collector = self._make_collector("fit", self.log_episodes_per_rollout)
             if self._restored is not None:
                 if (own := own_state(self._restored["ranks"])) is not None:
                     for purpose, rng in self._rngs.items():

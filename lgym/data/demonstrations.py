@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from lgym.agents.base import TextAgent
-from lgym.types import ParsedAction
+from lgym.types import ConfigError, ParsedAction
 
 OBSERVATION_KEYS = ("observation", "observation_text", "prompt", "input", "question", "state")
 RESPONSE_KEYS = ("response", "response_text", "completion", "output", "answer", "action", "label")
@@ -72,7 +72,7 @@ class JsonLines:
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Those of all lines. Raises `ValueError` with the line that cannot be used."""
         if not Path(self.path).is_file():
-            raise ValueError(f"{self.path} is not a file; a relative path starts from {Path.cwd()}.")
+            raise ConfigError(f"{self.path} is not a file; a relative path starts from {Path.cwd()}.")
         found: list[Demonstration] = []
         with open(self.path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -80,9 +80,9 @@ class JsonLines:
                     found += self._read(json.loads(line), agent) if line.strip() else ()
                 except ValueError as error:
                     begin = line[:80].decode(errors="replace").strip()
-                    raise ValueError(f"{self.path}, line {number}: {error}. It begins: {begin}") from error
+                    raise ConfigError(f"{self.path}, line {number}: {error}. It begins: {begin}") from error
         if not found:
-            raise ValueError(f"{self.path} holds no demonstrations; write one JSON object a line.")
+            raise ConfigError(f"{self.path} holds no demonstrations; write one JSON object a line.")
         return found
 
     def _read(self, record: Any, agent: TextAgent) -> Iterator[Demonstration]:
@@ -115,7 +115,7 @@ class Expert:
             keep_return_at_least: the return from which on an episode is kept; null keeps all.
         """
         if episodes < 1:
-            raise ValueError(f"The expert's episodes are {episodes}; give 1 or more.")
+            raise ConfigError(f"The expert's episodes are {episodes}; give 1 or more.")
         self.policy, self.episodes, self.seed, self.keep_return_at_least = policy, episodes, seed, keep_return_at_least
 
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
@@ -128,7 +128,7 @@ class Expert:
             env.close()
         least, best = self.keep_return_at_least, max(episode_return for episode_return, _ in played)
         if least is not None and best < least:
-            raise ValueError(
+            raise ConfigError(
                 f"None of the {self.episodes} episodes of {type(self.policy).__name__} returned {least:g} or more, the best "
                 f"{best:g}. Lower keep_return_at_least, or raise episodes."
             )
@@ -145,7 +145,7 @@ class Expert:
                 turns.append(_readable(agent, agent.format_observation(observation), response, candidates))
             except ValueError as error:
                 name = type(self.policy).__name__
-                raise ValueError(f"{name} answered {answer!r} to the observation {observation!r}: {error}") from error
+                raise ConfigError(f"{name} answered {answer!r} to the observation {observation!r}: {error}") from error
             observation, reward, terminated, truncated, info = env.step(_parsed(agent, response).action)
             episode_return += float(reward)
             over = terminated or truncated
@@ -154,7 +154,7 @@ class Expert:
 
 def _object(record: Any) -> dict[str, Any]:
     if not isinstance(record, dict):
-        raise ValueError(f"expected a JSON object, not {record!r}")
+        raise ConfigError(f"expected a JSON object, not {record!r}")
     return record
 
 
@@ -163,7 +163,7 @@ def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str],
         if name in record:
             return record[name]
     looked_for = f"one of {', '.join(well_known)}" if key is None else repr(key)
-    raise ValueError(f"there is no {what}: no {looked_for} among its keys {sorted(record)}; set {what}_key to one of them")
+    raise ConfigError(f"there is no {what}: no {looked_for} among its keys {sorted(record)}; set {what}_key to one of them")
 
 
 def _exchanges(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -172,11 +172,11 @@ def _exchanges(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str
     for message in messages:
         role, content = message.get("role"), message.get("content", "")
         if role in ("user", "assistant") and not isinstance(content, str):
-            raise ValueError(f"a message of the {role} has the content {content!r}; only text can be learned from")
+            raise ConfigError(f"a message of the {role} has the content {content!r}; only text can be learned from")
         if role == "user":
             asked = content
         elif role == "assistant" and asked is None:
-            raise ValueError(f"no user message comes before the assistant's {content!r}")
+            raise ConfigError(f"no user message comes before the assistant's {content!r}")
         elif role == "assistant":
             yield asked, content
 
@@ -187,7 +187,7 @@ def _text_pair(agent: TextAgent, observation: Any, response: Any) -> tuple[str, 
             observation = agent.format_observation(observation)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             name = type(agent).__name__
-            raise ValueError(f"{name}.format_observation cannot read {observation!r} ({error}); give text") from error
+            raise ConfigError(f"{name}.format_observation cannot read {observation!r} ({error}); give text") from error
     return observation, _named(agent, response, agent.actions)
 
 
@@ -199,13 +199,13 @@ def _named(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> str:
         if np.array_equal(_parsed(agent, candidate).action, answer):
             return candidate
     offered = ", ".join(map(repr, candidates)) or "no candidates"
-    raise ValueError(f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})")
+    raise ConfigError(f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})")
 
 
 def _readable(agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()) -> Demonstration:
     parsed = _parsed(agent, response)
     if not parsed.ok:
-        raise ValueError(f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}")
+        raise ConfigError(f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}")
     return Demonstration(observation, response, candidates)
 
 

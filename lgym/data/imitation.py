@@ -15,6 +15,7 @@ from lgym.batch import Context, Reply, ReplyBatch, Rollout
 from lgym.data.chat import ContextBuilder
 from lgym.data.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.replay import BestEpisodes, FinishedEpisode
+from lgym.types import ConfigError
 
 
 class Imitation:
@@ -85,7 +86,7 @@ class Imitation:
         for number, candidate in enumerate(candidates):
             if np.array_equal(self._agent.parse(candidate).action, action):
                 return number
-        raise ValueError(
+        raise ConfigError(
             f"The demonstration {demonstration.response_text!r} names none of the candidates "
             f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lgym.agents.base import TextAgent
+from lgym.types import ConfigError
 
 
 def candidates_of(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
@@ -30,15 +31,15 @@ def offered(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tupl
     if len(candidates) == 0:
         raise _none(agent, observation)
     if isinstance(candidates, str):
-        raise ValueError(f"{name}.candidates returned the text {candidates!r}; it must return a list of texts.")
+        raise ConfigError(f"{name}.candidates returned the text {candidates!r}; it must return a list of texts.")
     if len(set(candidates)) < len(candidates):
         repeated = sorted(text for text, count in Counter(candidates).items() if count > 1)
-        raise ValueError(f"{name} offers the candidates {repeated} more than once for the observation {observation!r}.")
+        raise ConfigError(f"{name} offers the candidates {repeated} more than once for the observation {observation!r}.")
     return tuple(candidates)
 
 
-def _none(agent: TextAgent, observation: Any) -> ValueError:
-    return ValueError(
+def _none(agent: TextAgent, observation: Any) -> ConfigError:
+    return ConfigError(
         f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate policy chooses "
         "between candidates. Set its class attribute `actions`, or return them from `candidates(observation, info)`."
     )
@@ -52,7 +53,7 @@ def action_of(agent: TextAgent, text: str) -> Any:
     """
     parsed = agent.parse(text)
     if not parsed.ok:
-        raise ValueError(
+        raise ConfigError(
             f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not understand it: "
             f"{parsed.reason or 'no reason given'}. Every candidate must be an action."
         )

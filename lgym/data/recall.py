@@ -8,7 +8,8 @@ from functools import partial
 
 from lgym.agents.base import TextAgent
 from lgym.memory import EpisodicMemory, Memory, PlayedTurn, WorkingMemory
-from lgym.plain_text import shortened, well_formed
+from lgym.plain_text import replace_surrogates, truncate_middle
+from lgym.types import ConfigError
 
 REMEMBERED_CHARACTERS = 10_000
 """Of one observation; memories are compared with each other, which takes the product of their lengths."""
@@ -76,7 +77,7 @@ class Recall:
 
 
 def _remembered(observation_text: str) -> str:
-    return shortened(well_formed(observation_text), REMEMBERED_CHARACTERS)
+    return truncate_middle(replace_surrogates(observation_text), REMEMBERED_CHARACTERS)
 
 
 def summary(agent: TextAgent, turns: Sequence[PlayedTurn]) -> str:
@@ -86,5 +87,5 @@ def summary(agent: TextAgent, turns: Sequence[PlayedTurn]) -> str:
 
 def _text(agent: TextAgent, method: str, said: object) -> str:
     if not isinstance(said, str):
-        raise ValueError(f"{type(agent).__name__}.{method} returned {said!r}; it must return text.")
+        raise ConfigError(f"{type(agent).__name__}.{method} returned {said!r}; it must return text.")
     return said

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lgym.data.demonstrations import Demonstration
+from lgym.types import ConfigError
 
 
 class FinishedEpisode(NamedTuple):
@@ -36,9 +37,9 @@ class BestEpisodes:
             min_return: the return that an episode must have to be kept; null asks that it is not the rollout's worst.
         """
         if not 0 < top_fraction <= 1:
-            raise ValueError(f"top_fraction is {top_fraction}; it must be above 0 and at most 1.")
+            raise ConfigError(f"top_fraction is {top_fraction}; it must be above 0 and at most 1.")
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}; it must be 1 or more.")
+            raise ConfigError(f"capacity is {capacity}; it must be 1 or more.")
         self.top_fraction, self.capacity, self.min_return = top_fraction, capacity, min_return
         self._episodes: dict[tuple[Demonstration, ...], FinishedEpisode] = {}  # the oldest first
 

@@ -21,7 +21,7 @@ from lgym.envs.workers import (
     WorkerLostError,
 )
 from lgym.memory import PlayedTurn
-from lgym.types import Episode, Said, Turn
+from lgym.types import ConfigError, Episode, Said, Turn
 
 LOSSES = 3
 """Workers that one episode may lose in a row before the run ends."""
@@ -242,7 +242,7 @@ class Slot:
             except WorkerLostError as lost:
                 self.restart(lost)
         if not self.live or self._observed != state["observation_text"]:
-            raise ValueError(
+            raise ConfigError(
                 f"The environment {self._env.name} does not come back to where it stood when reset with seed "
                 f"{state['seed']} and played the same {len(state['answers'])} answers: it was at "
                 f"{state['observation_text']!r}. It does not honour its seed, so a run that stops in mid-episode cannot "

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
 from lgym.envs.tabular import optimal_value, policy_value, tables
+from lgym.types import ConfigError
 
 STEPS = 100
 """The time limit that the 4x4 lake is registered with."""
@@ -48,7 +49,7 @@ class RandomFrozenLakeEnv(gymnasium.Env):
             render_mode: one of `FrozenLake-v1`'s.
         """
         if size < 2 or not 0 < p <= 1 or first_map < 0 or maps < 1:
-            raise ValueError(
+            raise ConfigError(
                 f"size={size}, p={p}, first_map={first_map}, maps={maps}: give a size of 2 or more, 0 < p <= 1, a first map "
                 "of 0 or more and at least one map."
             )

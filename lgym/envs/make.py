@@ -11,6 +11,8 @@ import gymnasium
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, Error, UnregisteredEnv
 
+from lgym.types import ConfigError
+
 EnvWrapper: TypeAlias = Callable[[gymnasium.Env], gymnasium.Env]
 """What puts a wrapper round an environment: a class such as `gymnasium.wrappers.ClipReward` with its settings."""
 
@@ -28,7 +30,7 @@ def make_env(
     arguments that the environment does not take, a limit that is no number of steps, and a wrapper that does not fit.
     """
     if max_episode_steps is not None and max_episode_steps < 1 and max_episode_steps != -1:
-        raise ValueError(
+        raise ConfigError(
             f"max_episode_steps={max_episode_steps}: give 1 or more, -1 for no limit, or None for the registered one"
         )
     _require_well_formed(env_id)
@@ -37,12 +39,12 @@ def make_env(
     except (UnregisteredEnv, DeprecatedEnv) as error:
         raise _unknown(env_id, error) from error
     except (DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise ValueError(
+        raise ConfigError(
             f"{env_id!r} needs a package that this Python does not have: {str(error).rstrip('.')}. "
             "Install it, or check the spelling of the id."
         ) from error
     except TypeError as error:
-        raise ValueError(
+        raise ConfigError(
             f"{env_id!r} could not be built with env_kwargs={dict(env_kwargs or {})!r}: {error}. "
             "See the environment's documentation for the arguments that it takes."
         ) from error
@@ -63,9 +65,9 @@ def _wrapped(env: gymnasium.Env, wrapper: EnvWrapper, which: str) -> gymnasium.E
     try:
         wrapped = wrapper(env)
     except (AssertionError, AttributeError, TypeError, ValueError) as error:  # how Gymnasium's say that a space does not fit
-        raise ValueError(f"{which} cannot be put round {env}: {error}") from error
+        raise ConfigError(f"{which} cannot be put round {env}: {error}") from error
     if not isinstance(wrapped, gymnasium.Env):
-        raise ValueError(f"{which} made {wrapped!r} of {env}; it must make an environment.")
+        raise ConfigError(f"{which} made {wrapped!r} of {env}; it must make an environment.")
     return wrapped
 
 
@@ -77,11 +79,11 @@ def _require_well_formed(env_id: str) -> None:
         raise _unknown(env_id, error) from error
 
 
-def _unknown(env_id: str, error: Error) -> ValueError:
+def _unknown(env_id: str, error: Error) -> ConfigError:
     registered = {name.casefold(): name for name in gymnasium.registry}
     close = difflib.get_close_matches(env_id.rpartition(":")[2].casefold(), registered, n=3)
     meant = f" Close to it: {', '.join(registered[name] for name in close)}." if close else ""
-    return ValueError(
+    return ConfigError(
         f"{env_id!r} is not a registered environment ({str(error).rstrip('.')}).{meant} An environment of another "
         "package is named with the module that registers it, 'package:Env-v0'; `gymnasium.pprint_registry()` lists all."
     )

@@ -11,6 +11,7 @@ from gymnasium.spaces import Text
 from gymnasium.utils import EzPickle
 
 from lgym.envs.textworld_games import Amount, GivenGames, MadeGames, made_games
+from lgym.types import ConfigError
 
 LONGEST = 10_000
 """Characters of an observation at most; what is longer is cut off."""
@@ -169,7 +170,7 @@ def _require_textworld() -> None:
     try:
         import textworld  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ValueError(
+        raise ConfigError(
             f"lgym/TextWorld-v0 needs a package that this Python does not have ({error}). "
             'Install it: pip install "lgym[textworld]".'
         ) from error

@@ -20,6 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from lgym.cache import cache_folder
+from lgym.types import ConfigError
 
 Amount = int | Sequence[int]
 """A number, or the lowest and the highest of which each game has its own."""
@@ -118,7 +119,7 @@ def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int,
     """
     ranges = (_range("rooms", rooms, 1), _range("objects", objects, 0), _range("quest_length", quest_length, 1))
     if games < 1 or first_game < 0:
-        raise ValueError(f"games is {games} and first_game {first_game}; give 1 or more games, from number 0 or later.")
+        raise ConfigError(f"games is {games} and first_game {first_game}; give 1 or more games, from number 0 or later.")
     recipes = []
     for number in range(first_game, first_game + games):
         draws = random.Random(number)
@@ -130,7 +131,7 @@ def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int,
 def _range(name: str, amount: Amount, least: int) -> tuple[int, int]:
     low, high = (amount, amount) if isinstance(amount, int) else (amount[0], amount[-1]) if len(amount) == 2 else (0, -1)
     if not least <= low <= high:
-        raise ValueError(f"{name} is {amount}; give a number, {least} or more, or [lowest, highest].")
+        raise ConfigError(f"{name} is {amount}; give a number, {least} or more, or [lowest, highest].")
     return low, high
 
 
@@ -148,19 +149,19 @@ def _files(name: str) -> list[Path]:
     else:
         found = sorted(Path(match) for match in glob(str(path)))
     if not found:
-        raise ValueError(f"files: there is no game at {name!r}; give .z8 or .json files, a folder of them, or a pattern.")
+        raise ConfigError(f"files: there is no game at {name!r}; give .z8 or .json files, a folder of them, or a pattern.")
     return found
 
 
 def _compiled_beside(path: Path) -> Path:
     """A game's .z8 where there is one, else its .json; both are the same game."""
     if path.suffix not in (".z8", ".json"):
-        raise ValueError(
+        raise ConfigError(
             f"files: {str(path)!r} is no game that TextWorld still plays: give .z8 or .json. A .ulx game is compiled anew "
             "from the .json that `tw-make` wrote beside it."
         )
     if not path.with_suffix(".json").is_file():
-        raise ValueError(f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its commands.")
+        raise ConfigError(f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its commands.")
     return path.with_suffix(".z8") if path.with_suffix(".z8").is_file() else path
 
 
@@ -177,7 +178,7 @@ def _made(recipe: Recipe) -> Any:
         return make_game(options)
     except (QuestGenerationError, NotEnoughNounsError, NoFreeExitError, AttributeError) as error:
         # AttributeError: how TextWorld 1.7 fails to say that it has no names left.
-        raise ValueError(
+        raise ConfigError(
             f"TextWorld cannot make a game of {recipe.rooms} rooms, {recipe.objects} objects and a quest of "
             f"{recipe.quest_length} steps from seed {recipe.seed}: {error}. Give other numbers."
         ) from error

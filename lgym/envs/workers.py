@@ -20,11 +20,13 @@ import cloudpickle
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from lgym.types import LgymError
+
 CLOSING = 5.0
 """Seconds that an environment in a worker has to close."""
 
 
-class BrokenEnvironmentError(RuntimeError):
+class BrokenEnvironmentError(LgymError, RuntimeError):
     """An environment raised an exception, or lost one worker after the other; the message says where it stood."""
 
 

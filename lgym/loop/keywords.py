@@ -13,6 +13,7 @@ import torch
 from lgym.models import LLMConfig
 from lgym.modules import TextPPO, TokenLoss
 from lgym.policies import GenerationPolicy
+from lgym.types import ConfigError
 
 GENERATION = {
     "max_new_tokens": "max_new_tokens",
@@ -115,9 +116,9 @@ class Pace:
         for name in ("batch_size", "mini_batch_size", "gradient_accumulation_steps", "ppo_epochs"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more.")
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more.")
         if self.max_grad_norm <= 0:
-            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0.")
+            raise ConfigError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0.")
 
 
 def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
@@ -131,7 +132,7 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
         if name in GENERATION:
             values[GENERATION[name]] = value
         elif value != DRAWN_OTHERWISE[name]:
-            raise ValueError(
+            raise ConfigError(
                 f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the distribution that "
                 f"the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
             )
@@ -172,7 +173,7 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
         elif name == "learning_rate":
             values["optimizer"] = partial(torch.optim.AdamW, lr=value, weight_decay=0.0)
         elif name in OFF and value:
-            raise ValueError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
+            raise ConfigError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
     if "init_kl_coef" in said:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
     return TextPPO(llm=llm, policy=policy, loss=TokenLoss(**loss), **values)
@@ -193,11 +194,11 @@ def _known(where: str, given: Mapping[str, Any], known: list[str]) -> dict[str, 
 
 def _estimator(name: str) -> str:
     if name not in ESTIMATORS:
-        raise ValueError(f"kl_penalty is {name!r}; lgym has {' and '.join(ESTIMATORS)} (k1 and k2 of lgym.functional.kl).")
+        raise ConfigError(f"kl_penalty is {name!r}; lgym has {' and '.join(ESTIMATORS)} (k1 and k2 of lgym.functional.kl).")
     return ESTIMATORS[name]
 
 
 def _warn_or_refuse(where: str, name: str, known: list[str]) -> None:
     if name not in WITHOUT_MEANING:
-        raise ValueError(f"{where} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
+        raise ConfigError(f"{where} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
     warnings.warn(f"{where} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rapidfuzz import fuzz, process
 
 from lgym.memory.records import Memory, PlayedTurn
+from lgym.types import ConfigError
 
 Summarise = Callable[[Sequence[PlayedTurn]], str]
 
@@ -67,12 +68,12 @@ class EpisodicMemory:
         """
         for name, count in (("retrieve", retrieve), ("capacity", capacity), ("max_characters", max_characters)):
             if count < 1:
-                raise ValueError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
+                raise ConfigError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
         for name, share in (("min_similarity", min_similarity), ("return_weight", return_weight)):
             if not 0 <= share <= 1:
-                raise ValueError(f"The episodic memory's {name} is {share}; it must lie between 0 and 1.")
+                raise ConfigError(f"The episodic memory's {name} is {share}; it must lie between 0 and 1.")
         if half_life is not None and half_life <= 0:
-            raise ValueError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
+            raise ConfigError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
         self.unit, self.retrieve, self.capacity, self.min_similarity = unit, retrieve, capacity, min_similarity
         self.return_weight, self.half_life, self.max_characters = return_weight, half_life, max_characters
         self._rollouts = 0
@@ -114,7 +115,7 @@ class EpisodicMemory:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Brings back what `state_dict` wrote. Raises `ValueError` for memories of another unit."""
         if state["unit"] != self.unit:
-            raise ValueError(
+            raise ConfigError(
                 f"The checkpoint remembers by the {state['unit']} and data.episodic_memory.unit is {self.unit}. Go on with "
                 f"unit: {state['unit']}, or train anew."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lgym.memory.records import PlayedTurn
+from lgym.types import ConfigError
 
 
 class WorkingMemory:
@@ -17,9 +18,9 @@ class WorkingMemory:
             max_characters: of the summary; of a longer one the end is shown.
         """
         if turns < 1:
-            raise ValueError(f"The working memory's turns are {turns}; give 1 or more, or leave data.working_memory out.")
+            raise ConfigError(f"The working memory's turns are {turns}; give 1 or more, or leave data.working_memory out.")
         if max_characters < 1:
-            raise ValueError(f"The working memory's max_characters is {max_characters}; it must be 1 or more.")
+            raise ConfigError(f"The working memory's max_characters is {max_characters}; it must be 1 or more.")
         self.turns, self.max_characters = turns, max_characters
 
     def recent(self, turns: Sequence[PlayedTurn], summarise: Callable[[Sequence[PlayedTurn]], str]) -> str:

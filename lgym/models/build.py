@@ -22,6 +22,7 @@ from lgym.models.gguf import converted_folder
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.probe import settle_layout
 from lgym.models.registry import ModelEntry, find_entry
+from lgym.types import ConfigError
 
 PLAIN_TEMPLATE = (
     "{% if bos_token %}{{ bos_token }}{% endif %}"
@@ -31,7 +32,7 @@ PLAIN_TEMPLATE = (
 """For models that come without a chat template: one line a message, `User: ...`, then `Assistant:` and a new line."""
 
 
-class ModelNotFoundError(ValueError):
+class ModelNotFoundError(ConfigError):
     """No weights under that name; the message says where lgym looked."""
 
 
@@ -49,7 +50,7 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, va
         ValueError: if adapters name layers that the model does not have, or bitsandbytes is missing.
     """
     if config.lora is None and torch.finfo(dtype).bits < 32:
-        raise ValueError(
+        raise ConfigError(
             f"`lora: null` trains every weight, and weights in {dtype} would lose small steps. Set trainer.precision to "
             "32-true or bf16-mixed, or train adapters."
         )
@@ -118,7 +119,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
     try:
         adapted = get_peft_model(model, settings)
     except ValueError as error:
-        raise ValueError(
+        raise ConfigError(
             f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers are {linear}: "
             "name those that are to have adapters."
         ) from error
@@ -131,7 +132,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
 def _last_blocks(model: PreTrainedModel, count: int, targets: Sequence[str] | str) -> list[int]:
     """Their indices; all, if there are no more."""
     if isinstance(targets, str) and targets != "all-linear":
-        raise ValueError(
+        raise ConfigError(
             f"lora.last_blocks is {count} and lora.target_modules is the pattern {targets!r}: peft takes blocks with a list "
             "of names only. Name the layers, or let the pattern say which blocks."
         )
@@ -169,7 +170,7 @@ def load_pretrained(
     except OSError as error:
         raise ModelNotFoundError(_not_found(config.model, looked, error)) from error
     except UnpicklingError as error:
-        raise ValueError(
+        raise ConfigError(
             f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something else than "
             "tensors, and opening that could run a program of whoever wrote it; or they are damaged. Give a model with "
             "safetensors."
@@ -211,7 +212,7 @@ def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
     if config.quantization is None:
         return None
     if find_spec("bitsandbytes") is None:
-        raise ValueError(
+        raise ConfigError(
             f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
             "`pip install bitsandbytes`, or set `quantization: null`."
         )

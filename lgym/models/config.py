@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lgym.types import ConfigError
+
 
 @dataclass
 class LoraSettings:
@@ -28,11 +30,11 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         if self.r is not None and self.r < 1:
-            raise ValueError(f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight).")
+            raise ConfigError(f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight).")
         if self.last_blocks is not None and self.last_blocks < 1:
-            raise ValueError(f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them).")
+            raise ConfigError(f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them).")
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1.")
+            raise ConfigError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1.")
 
 
 @dataclass
@@ -67,14 +69,14 @@ class LLMConfig:
 
     def __post_init__(self) -> None:
         if self.quantization is not None and self.lora is None:
-            raise ValueError(
+            raise ConfigError(
                 f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be trained. "
                 "Set `lora: {}`, or `quantization: null` to train every weight."
             )
         if self.attn_implementation is not None and "flash" in self.attn_implementation:
-            raise ValueError(
+            raise ConfigError(
                 f"attn_implementation: {self.attn_implementation} takes no custom attention mask, which shared prefixes "
                 "need. Use sdpa, or null."
             )
         if self.value_hidden_size < 1:
-            raise ValueError(f"value_hidden_size is {self.value_hidden_size}; it must be 1 or more.")
+            raise ConfigError(f"value_hidden_size is {self.value_hidden_size}; it must be 1 or more.")

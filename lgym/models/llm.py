@@ -17,6 +17,7 @@ from lgym.models.limits import context_length
 from lgym.models.packing import PackedRows, Path, common_prefix_length, pack
 from lgym.models.tree_attention import Layout, Tree
 from lgym.models.value_head import ValueHead
+from lgym.types import ConfigError
 
 SHORTEST_SHARED_PREFIX = 4
 """A shorter prefix is not worth a forward pass of its own."""
@@ -92,7 +93,7 @@ class ValueHeadLLM(nn.Module):
             ValueError: if there are no adapters, so that the starting weights are no longer there.
         """
         if not hasattr(self.model, "disable_adapter"):
-            raise ValueError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
+            raise ConfigError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
         remembers, self._remembers = self._remembers, False
         try:
             with self.model.disable_adapter():

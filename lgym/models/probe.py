@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.tree_attention import restore_attention, use_tree_attention
+from lgym.types import ConfigError
 
 PROBE_PROMPT = 6
 PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
@@ -48,7 +49,7 @@ def settle_layout(llm: ValueHeadLLM) -> None:
     gap = _layout_gap(llm, own)
     kind = llm.causal_lm.config.model_type
     if gap > limit:
-        raise ValueError(
+        raise ConfigError(
             f"{llm.name}: log-probabilities computed by lgym differ from the model's own by {gap:.2g}. Its "
             f"architecture ({kind}) scales its logits in a way of its own; please report it."
         )

@@ -14,6 +14,7 @@ from lgym.models.fused_lora import fuse_lora
 from lgym.models.fused_norm import fuse_norms
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import find_entry
+from lgym.types import ConfigError
 
 
 def load_model_and_tokenizer(
@@ -70,12 +71,12 @@ def adopt(
     model = getattr(model, "pretrained_model", model)
     name = getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__
     if tokenizer is None:
-        raise ValueError(
+        raise ConfigError(
             f"The model {name} comes without its tokenizer: give both, as load_model_and_tokenizer returns them."
         )
     adapted = hasattr(model, "peft_config")
     if not hasattr(model, "get_output_embeddings") or not hasattr(model, "generate"):
-        raise ValueError(f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM.")
+        raise ConfigError(f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM.")
     quantized = bool(getattr(model, "is_quantized", False))
     if device is not None and not quantized:
         model = model.to(device)
@@ -106,7 +107,7 @@ def _prepare_adapters(model: Any) -> None:
 
 def _require_trainable(model: Any, name: str) -> None:
     if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError(
+        raise ConfigError(
             f"No adapter of {name} can be trained: load it with PeftModel.from_pretrained(..., is_trainable=True)."
         )
 
@@ -114,10 +115,10 @@ def _require_trainable(model: Any, name: str) -> None:
 def _require_precise(model: Any, name: str) -> None:
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if not trained:
-        raise ValueError(f"lora is False, which trains every weight, and all weights of {name} are frozen.")
+        raise ConfigError(f"lora is False, which trains every weight, and all weights of {name} are frozen.")
     coarse = sorted(str(dtype) for dtype in trained if torch.finfo(dtype).bits < 32)
     if coarse:
-        raise ValueError(
+        raise ConfigError(
             f"lora is False, which trains every weight, and those of {name} are in {', '.join(coarse)}, where small steps "
             "are lost. Load it with dtype=torch.float32, or train adapters (lora=True)."
         )

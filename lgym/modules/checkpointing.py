@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lgym.types import LgymError
 
-class CheckpointMismatchError(ValueError):
+
+class CheckpointMismatchError(LgymError, ValueError):
     """The checkpoint belongs to another model, or to other adapters."""
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from lgym import ranks
 from lgym.batch import ReplyBatch, TurnBatch
 from lgym.plain_text import as_json
+from lgym.types import LgymError
 
 
-class NonFiniteLossError(RuntimeError):
+class NonFiniteLossError(LgymError, RuntimeError):
     """The loss is NaN or infinite; training cannot go on from here."""
 
 

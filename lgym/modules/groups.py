@@ -7,6 +7,7 @@ import torch
 
 from lgym.batch import Context, Rollout
 from lgym.modules.tokens import Turns
+from lgym.types import ConfigError
 
 NO_GROUPS = "{} compares episodes from the same reset seed: set data.group_size to 2 or more."
 
@@ -14,16 +15,16 @@ NO_GROUPS = "{} compares episodes from the same reset seed: set data.group_size 
 def require_groups(trainer: L.Trainer, name: str) -> None:
     """Refuses, before a model is loaded, data without groups."""
     if getattr(trainer.datamodule, "group_size", 2) < 2:  # type: ignore[attr-defined]
-        raise ValueError(NO_GROUPS.format(name))
+        raise ConfigError(NO_GROUPS.format(name))
 
 
 def require_comparable(rollout: Rollout, turns: Turns, name: str) -> None:
     """Whole episodes, more than one of a group, and the same first observation throughout it."""
     returns, groups = turns.returns, turns.groups
     if len(returns) != len(rollout.episode_returns):
-        raise ValueError(f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout.")
+        raise ConfigError(f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout.")
     if len(groups.unique()) == len(groups):
-        raise ValueError(NO_GROUPS.format(name))
+        raise ConfigError(NO_GROUPS.format(name))
     begins = torch.ones_like(turns.episodes, dtype=torch.bool)
     begins[1:] = turns.episodes[1:] != turns.episodes[:-1]  # an episode's turns lie together, in their order
     numbers: dict[Context, int] = {}  # by what is asked: a rollout may hold it twice
@@ -35,7 +36,7 @@ def require_comparable(rollout: Rollout, turns: Turns, name: str) -> None:
     if alike.any():
         at = int(alike.nonzero()[0])
         one, other = (rollout.contexts[int(seen[i, 1])].observation_text for i in (at, at + 1))
-        raise ValueError(
+        raise ConfigError(
             f"Two episodes that were reset with seed {int(seen[at, 0])} began differently: {one!r} and {other!r}. The "
             f"environment does not honour its reset seed, so its episodes cannot be compared. Use TextPPO, or seed it."
         )

@@ -16,6 +16,7 @@ from lgym.modules.learning_rates import default_optimizer
 from lgym.modules.settings import WHOLE_EPISODES, require_discounts, require_whole_episodes
 from lgym.modules.tokens import UNCLIPPED, TokenLoss, TokenObjective, require_one_pass
 from lgym.policies import GenerationPolicy
+from lgym.types import ConfigError
 
 
 class REINFORCE(PolicyLearner):
@@ -58,7 +59,7 @@ class REINFORCE(PolicyLearner):
 
     def prepare(self, rollout: Rollout) -> ReplyBatch:
         if bool(rollout.cut.any()):
-            raise ValueError(WHOLE_EPISODES.format("REINFORCE"))
+            raise ConfigError(WHOLE_EPISODES.format("REINFORCE"))
         batch, turns = self.objective.begin(rollout)
         self.rollout_metrics = describe(rollout)
         earned = discounted_returns(

@@ -7,6 +7,8 @@ import math
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from lgym.types import ConfigError
+
 
 class WarmupCosine(LambdaLR):
     """Linear warm-up, then half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983) down to a share of the full rate.
@@ -26,9 +28,9 @@ class WarmupCosine(LambdaLR):
             last_epoch: rollouts already done; torch keeps it.
         """
         if not 0 <= warmup < total:
-            raise ValueError(f"warmup is {warmup} and total is {total}; warmup must be at least 0 and below total.")
+            raise ConfigError(f"warmup is {warmup} and total is {total}; warmup must be at least 0 and below total.")
         if not 0.0 <= final <= 1.0:
-            raise ValueError(f"final is {final}; it must lie between 0 and 1.")
+            raise ConfigError(f"final is {final}; it must lie between 0 and 1.")
 
         def share(rollout: int) -> float:
             if rollout < warmup:

@@ -6,6 +6,8 @@ from typing import Any
 
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
+from lgym.types import ConfigError
+
 
 def require_whole_weights(strategy: Any) -> None:
     """Raises ValueError where every forward pass would have to be taken by all processes together.
@@ -16,7 +18,7 @@ def require_whole_weights(strategy: Any) -> None:
     if isinstance(strategy, DeepSpeedStrategy):
         shards = strategy.config is not None and strategy.zero_stage_3
     if shards:
-        raise ValueError(
+        raise ConfigError(
             f"{type(strategy).__name__} cuts the weights up among the devices, so that they can only pass forward together, "
             "while each plays episodes of its own. Use `trainer.strategy: ddp` and make the model fit one device: adapters "
             "on a quantised model (`llm.quantization`), gradient checkpointing (`llm.gradient_checkpointing`), or a smaller "

@@ -19,7 +19,7 @@ from lgym.modules.base import PolicyLearner
 from lgym.modules.bundles import bundles_of
 from lgym.modules.said import padded, replies_of, taught_turn
 from lgym.modules.settings import require_clips, require_reference, require_weights
-from lgym.types import TaughtTurn
+from lgym.types import ConfigError, TaughtTurn
 
 SHOWN_EPISODES = 3
 """Of each rollout, to look at."""
@@ -69,7 +69,7 @@ class TokenLoss:
 
     def __post_init__(self) -> None:
         if (self.clip_low is None) != (self.clip_high is None):
-            raise ValueError(f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both.")
+            raise ConfigError(f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both.")
         if self.clip_low is not None and self.clip_high is not None:
             require_clips(self.clip_low, self.clip_high)
         require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef)
@@ -77,13 +77,13 @@ class TokenLoss:
         require_one_of("kl_in", self.kl_in, DivergenceIn)
         require_one_of("normalise_by", self.normalise_by, Divisor)
         if self.kl_in == "loss" and self.kl_estimator == "k1":
-            raise ValueError("kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward.")
+            raise ConfigError("kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward.")
 
 
 def require_one_of(name: str, value: str, choices: Any) -> None:
     """Raises `ValueError` unless the value is among those of a `Literal`: a program may give any text."""
     if value not in get_args(choices):
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}.")
+        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(get_args(choices))}.")
 
 
 CLIPPED = TokenLoss()
@@ -94,7 +94,7 @@ def require_one_pass(trainer: L.Trainer, name: str, loss: TokenLoss) -> None:
     """Refuses more than one pass over a rollout where nothing holds the policy near the one that played."""
     passes = getattr(trainer.datamodule, "update_epochs", 1)  # type: ignore[attr-defined]
     if loss.clip_low is None and passes > 1:
-        raise ValueError(
+        raise ConfigError(
             f"{name} without clipping learns from a rollout once, and data.update_epochs is {passes}: set it to 1, or set "
             "model.loss.clip_low and clip_high."
         )

@@ -23,6 +23,7 @@ from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import passes
 from lgym.models.past import Past, known_lengths, past_of, remaining
 from lgym.policies.choice import Choice, Normalisation
+from lgym.types import ConfigError
 
 
 class CandidatePolicy(nn.Module):
@@ -54,7 +55,7 @@ class CandidatePolicy(nn.Module):
         """
         super().__init__()
         if row_length < 1 or (tokens_per_forward is not None and tokens_per_forward < 1):
-            raise ValueError(f"row_length ({row_length}) and tokens_per_forward ({tokens_per_forward}) must be 1 or more.")
+            raise ConfigError(f"row_length ({row_length}) and tokens_per_forward ({tokens_per_forward}) must be 1 or more.")
         self.choice = Choice(normalisation, temperature)
         self.tokens_per_forward = tokens_per_forward
         self.row_length = row_length

@@ -13,6 +13,7 @@ from lgym.batch import Context
 from lgym.functional import candidate_logprobs
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path
+from lgym.types import ConfigError
 
 Normalisation = Literal["sum", "token", "word", "trie"]
 
@@ -34,7 +35,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise ValueError(
+            raise ConfigError(
                 f"temperature is {self.temperature}; it must be above 0. Evaluation has a greedy mode of its own."
             )
 

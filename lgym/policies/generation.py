@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from lgym.batch import Context, Likelihoods, Reply, ReplyBatch
 from lgym.models.drawing import Sampling
 from lgym.models.llm import ValueHeadLLM
-from lgym.plain_text import PlainText
+from lgym.plain_text import SpecialTokenEscaper
 from lgym.policies.writing import Writer, make_generator, prompt_values, token_likelihoods
+from lgym.types import ConfigError
 
 
 class GenerationPolicy(nn.Module):
@@ -72,7 +73,7 @@ class GenerationPolicy(nn.Module):
     def bind(self, llm: ValueHeadLLM) -> None:
         """Gives the policy its model; called once, when the model is built."""
         llm.share = self.share_prefixes
-        self.llm, self._plain = llm, PlainText(llm.tokenizer)
+        self.llm, self._escaper = llm, SpecialTokenEscaper(llm.tokenizer)
 
     @torch.no_grad()
     def reply(self, contexts: Sequence[Context], seed: int | None, *, going_on: bool = True) -> tuple[list[Reply], Tensor]:
@@ -94,8 +95,8 @@ class GenerationPolicy(nn.Module):
     def demonstrated(self, context: Context, text: str, ids: tuple[int, ...], choice: int) -> Reply:
         """A reply that is to be imitated: this text and the token that ends a turn, or the tokens that were sampled."""
         if not ids:
-            plain = self._plain
-            ids = (*plain.encode(plain.quoted(text, plain.markup)), self.llm.tokenizer.eos_token_id)
+            plain = self._escaper
+            ids = (*plain.encode(plain.escape(text, plain.markup_ids)), self.llm.tokenizer.eos_token_id)
         return Reply(ids, (0.0,) * len(ids), True, text)
 
     @torch.no_grad()
@@ -122,5 +123,5 @@ class GenerationPolicy(nn.Module):
 
 def as_texts(stop: Sequence[str]) -> tuple[str, ...]:
     if isinstance(stop, str):
-        raise ValueError(f"stop is the text {stop!r}; it must be a list of texts.")
+        raise ConfigError(f"stop is the text {stop!r}; it must be a list of texts.")
     return tuple(stop)

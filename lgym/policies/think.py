@@ -27,6 +27,7 @@ from lgym.models.past import Past
 from lgym.policies.choice import Choice, Normalisation
 from lgym.policies.generation import as_texts
 from lgym.policies.writing import Writer, make_generator, prompt_values, stop_ids, token_likelihoods
+from lgym.types import ConfigError
 
 
 class ThinkPolicy(nn.Module):
@@ -69,7 +70,7 @@ class ThinkPolicy(nn.Module):
         """
         super().__init__()
         if not cue:
-            raise ValueError("cue is empty; it must have some text, such as a new line, for the choice to stand behind.")
+            raise ConfigError("cue is empty; it must have some text, such as a new line, for the choice to stand behind.")
         sampling = Sampling(temperature, top_k, top_p)
         self.writer = Writer(max_think_tokens, sampling, as_texts(stop), row_length, replies_per_forward, kv_cache_tokens)
         self.choice = Choice(normalisation, choice_temperature)

@@ -14,6 +14,7 @@ from lgym.models.drawing import Sampling
 from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.packing import Path, common_prefix_length, passes
+from lgym.types import ConfigError
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,21 @@ class Writer:
 
     def __post_init__(self) -> None:
         if self.cache_tokens < 1:
-            raise ValueError(f"kv_cache_tokens is {self.cache_tokens}; it must be 1 or more.")
+            raise ConfigError(f"kv_cache_tokens is {self.cache_tokens}; it must be 1 or more.")
         if self.at_once < 1:
-            raise ValueError(f"replies_per_forward is {self.at_once}; it must be 1 or more.")
+            raise ConfigError(f"replies_per_forward is {self.at_once}; it must be 1 or more.")
         if self.limit < 1:
-            raise ValueError(f"max_new_tokens is {self.limit}; it must be 1 or more.")
+            raise ConfigError(f"max_new_tokens is {self.limit}; it must be 1 or more.")
         if self.sampling.temperature <= 0:
-            raise ValueError(
+            raise ConfigError(
                 f"temperature is {self.sampling.temperature}; it must be above 0. Evaluation has a greedy mode of its own."
             )
-        self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
+        try:
+            self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         if isinstance(self.stop, str) or not all(self.stop):
-            raise ValueError(f"stop is {self.stop!r}; it must be a list of texts, none of them empty.")
+            raise ConfigError(f"stop is {self.stop!r}; it must be a list of texts, none of them empty.")
 
     def parts(self, contexts: Sequence[Context]) -> Iterator[list[int]]:
         """The numbers of the contexts, those together that are written to together: at most `at_once` distinct ones, and

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers import echo, tiny
-from lgym.check.world import ask
+from lgym.cli.check.random_play import ask
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
 from lgym.types import ParsedAction

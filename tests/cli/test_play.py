@@ -14,7 +14,7 @@ from PIL import Image
 from helpers import letters
 from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import lgym
-from lgym.play import typed_action
+from lgym.cli.play import typed_action
 
 WARM = {"model__init_args__policy__temperature": 20}  # the tiny model is sure of itself
 SHOW = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "delay": 0, **WARM}

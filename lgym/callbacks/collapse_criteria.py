@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Sign:
+class CollapseCriterion:
     """A metric on the wrong side of a limit. It counts from the first rollout on in which the metric was on the right side:
     what a run began with is not held against it."""
 
@@ -40,7 +40,7 @@ class Sign:
         return f"{self.metric} is {value:.4g}, {'above' if self.above else 'below'} {self.bound(highest):.4g}{share}"
 
 
-SIGNS: dict[str, tuple[str, dict[str, bool]]] = {
+CRITERIA: dict[str, tuple[str, dict[str, bool]]] = {
     "max_dominant_action": ("rollout/dominant_action", {"above": True}),
     "min_action_information": ("rollout/action_information", {"share": True}),
     "max_repetition": ("rollout/repetition", {"above": True}),
@@ -57,9 +57,9 @@ OF_LEARNING = ("policy/entropy", "policy/approx_kl")
 """What is known of the passes over a rollout; the rest is when it has been played."""
 
 
-def signs_of(**limits: float | None) -> list[Sign]:
-    """By the names of `SIGNS`; a limit that is `None` is none."""
-    return [Sign(SIGNS[name][0], limit, **SIGNS[name][1]) for name, limit in limits.items() if limit is not None]
+def build_criteria(**limits: float | None) -> list[CollapseCriterion]:
+    """By the names of `CRITERIA`; a limit that is `None` is none."""
+    return [CollapseCriterion(CRITERIA[name][0], limit, **CRITERIA[name][1]) for name, limit in limits.items() if limit is not None]
 
 
 NOTICEABLE = 0.01
@@ -67,10 +67,10 @@ NOTICEABLE = 0.01
 returns do not vary, and 0.9549 would be a fall from 0.9551."""
 
 
-class Watch:
+class CollapseDetector:
     """Looks at one rollout after the other. It learns what is usual only from those that show no sign."""
 
-    def __init__(self, signs: Sequence[Sign]) -> None:
+    def __init__(self, signs: Sequence[CollapseCriterion]) -> None:
         self.signs = tuple(signs)
         self.right: set[str] = set()  # metrics that have been on the right side of their limit
         self.highest: dict[str, float] = {}

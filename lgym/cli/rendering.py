@@ -10,7 +10,8 @@ from gymnasium.error import DependencyNotInstalled
 from PIL import Image
 
 from lgym.data import RolloutDataModule
-from lgym.terminal import rendering, say
+from lgym.terminal import sanitize_rendering, say
+from lgym.types import ConfigError
 
 MODES = ("ansi", "rgb_array")
 """What can be shown, the better first."""
@@ -32,12 +33,12 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
         plain.close()
         mode = next((m for m in MODES if m in offered), None)
         if mode is None:
-            raise ValueError(
+            raise ConfigError(
                 f"{data.env} cannot be rendered as text (ansi) or frames (rgb_array): it knows "
                 f"{', '.join(offered) or 'no mode'}. Leave --render out."
             )
     elif mode not in MODES:
-        raise ValueError(f"The environment's render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out.")
+        raise ConfigError(f"The environment's render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out.")
     data.eval_env_kwargs = {**own, "render_mode": mode}
     return data.env_maker("predict")()
 
@@ -54,9 +55,9 @@ class Pictures:
         try:
             drawn = self._env.render()
         except DependencyNotInstalled as error:
-            raise ValueError(f"The environment cannot be rendered: {error}. Install that, or leave --render out.") from error
+            raise ConfigError(f"The environment cannot be rendered: {error}. Install that, or leave --render out.") from error
         if isinstance(drawn, str):
-            say(rendering(drawn).rstrip("\n"))
+            say(sanitize_rendering(drawn).rstrip("\n"))
         elif drawn is not None:
             self._frames.append(Image.fromarray(np.asarray(drawn, dtype=np.uint8)))
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
+from lgym.cli.rendering import Pictures, rendering_env
+from lgym.cli.runs import CHECKPOINTS
 from lgym.data import RolloutDataModule
 from lgym.data.questions import action_of, offered
 from lgym.data.seeds import stream
 from lgym.data.slot import Slot
 from lgym.data.table import ContextTable, ReplyTable
 from lgym.modules import PolicyLearner
-from lgym.rendering import Pictures, rendering_env
-from lgym.runs import CHECKPOINTS
-from lgym.terminal import harmless, one_line, paint, say, turn_lines
-from lgym.types import ParsedAction
+from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say
+from lgym.types import ConfigError, ParsedAction
 
 GIF = "play.gif"
 
@@ -45,9 +45,9 @@ class Show:
     def __post_init__(self) -> None:
         for name, value, least in (("episodes", self.episodes, 1), ("seed", self.seed, 0), ("delay", self.delay, 0)):
             if value < least:
-                raise ValueError(f"--{name} is {value}; it must be {least} or more.")
+                raise ConfigError(f"--{name} is {value}; it must be {least} or more.")
         if self.render_to is not None and not self.render:
-            raise ValueError(f"--render_to {self.render_to} is where --render writes frames to: give --render too.")
+            raise ConfigError(f"--render_to {self.render_to} is where --render writes frames to: give --render too.")
 
     @property
     def gif(self) -> Path:
@@ -62,7 +62,7 @@ class Show:
     def require_no_model(self, *, greedy: bool) -> None:
         """Refuses what only a model could do, where a person plays."""
         if greedy or self.ckpt_path is not None:
-            raise ValueError(f"--human loads no model: leave {'--greedy' if greedy else '--ckpt_path'} out.")
+            raise ConfigError(f"--human loads no model: leave {'--greedy' if greedy else '--ckpt_path'} out.")
 
 
 class Stage:
@@ -111,7 +111,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, show: Show, *, greedy:
     agent, builder, recall = data.agent_of("predict"), data.context_builder("predict"), data.recall("predict")
     slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, recall=recall)
     rng = None if greedy else np.random.default_rng(stream(show.seed, "predict", "actions"))
-    say(harmless(agent.system_prompt))
+    say(escape_control_chars(agent.system_prompt))
     policy: Any
     with module.acting() as policy, stage.open():
         for seed in stage.seeds():
@@ -132,7 +132,7 @@ def _turn(slot: Slot, table: Table, rng: np.random.Generator | None) -> bool:
     choices, (said,) = table.act(np.array([number]), rng)
     reward, terminated, _ = slot.step(said)
     note = "" if slot.parsed else "; the reply names no action"
-    say("\n" + "\n".join(turn_lines(table.turn(number, int(choices[0]), reward), note)))
+    say("\n" + "\n".join(format_turn(table.turn(number, int(choices[0]), reward), note)))
     return terminated
 
 
@@ -140,7 +140,7 @@ def play_yourself(data: RolloutDataModule, show: Show) -> None:
     """Asks a person for every action."""
     stage = Stage(data, show)
     agent, env = data.agent_of("predict"), stage.env
-    say(harmless(agent.system_prompt))
+    say(escape_control_chars(agent.system_prompt))
     with stage.open():
         for seed in stage.seeds():
             observation, info = env.reset(seed=seed)
@@ -153,20 +153,20 @@ def play_yourself(data: RolloutDataModule, show: Show) -> None:
                 say(f"  reward {float(reward):+g}")
                 stage.picture()
                 time.sleep(show.delay)
-            say("\n" + harmless(agent.format_observation(observation)))
+            say("\n" + escape_control_chars(agent.format_observation(observation)))
             stage.ended(total, turns, terminated=bool(terminated))
 
 
 def _asked(agent: TextAgent, env: gymnasium.Env, observation: Any, info: Any) -> Any:
     """The action that is typed, asked for until it is one."""
     candidates = offered(agent, observation, info) or ()
-    say("\n" + harmless(agent.format_observation(observation)))
+    say("\n" + escape_control_chars(agent.format_observation(observation)))
     say("  ".join(f"{number}: {one_line(text)}" for number, text in enumerate(candidates)) or "(what do you say?)")
     while True:
         parsed = typed_action(agent, candidates, input("> "))
         if parsed.ok and env.action_space.contains(parsed.action):
             return parsed.action
-        say(f"  {harmless(parsed.reason) or f'{parsed.action!r} is not in {env.action_space}'}. Again:")
+        say(f"  {escape_control_chars(parsed.reason) or f'{parsed.action!r} is not in {env.action_space}'}. Again:")
 
 
 def typed_action(agent: TextAgent, candidates: Sequence[str], typed: str) -> ParsedAction:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from lgym.batch import Context, Rollout
-from lgym.check.findings import Finding
-from lgym.check.prompts import TokenCounts
-from lgym.check.trial import Amounts, Estimate, Trial
-from lgym.check.world import RandomPlay, Score
+from lgym.cli.check.findings import Finding
+from lgym.cli.check.prompt_lengths import TokenCounts
+from lgym.cli.check.random_play import RandomPlay, Score
+from lgym.cli.check.trial import Amounts, Estimate, Trial
 from lgym.data import RolloutDataModule
-from lgym.terminal import bars, harmless, in_colour, one_line, paint, say, tokens, turn_lines
+from lgym.terminal import escape_control_chars, format_tokens, format_turn, one_line, paint, probability_bars, say, use_color
 from lgym.types import Episode
 
 SHOWN_REPLIES = 3
@@ -34,9 +34,9 @@ def show_world(data: RolloutDataModule, play: RandomPlay, seed_fault: str | None
 
 
 def show_prompt(context: Context, tokenizer: Any) -> None:
-    marks = "shades" if in_colour() else "│"
+    marks = "shades" if use_color() else "│"
     heading(f"A prompt, {len(context.prompt_ids)} tokens ({marks} between tokens; nothing of it is the policy's)")
-    say(tokens([tokenizer.decode([token]) for token in context.prompt_ids]))
+    say(format_tokens([tokenizer.decode([token]) for token in context.prompt_ids]))
 
 
 def show_candidates(context: Context, probabilities: Sequence[float], value: float, tokenizer: Any) -> None:
@@ -44,9 +44,9 @@ def show_candidates(context: Context, probabilities: Sequence[float], value: flo
     chances = dict(zip(context.candidates, probabilities, strict=True))
     likeliest = sorted(range(len(chances)), key=lambda c: -probabilities[c])[:SHOWN_CANDIDATES]
     shown = {context.candidates[c]: chances[context.candidates[c]] for c in sorted(likeliest)}
-    for line, c in zip(bars(shown), sorted(likeliest), strict=True):
+    for line, c in zip(probability_bars(shown), sorted(likeliest), strict=True):
         ids = context.candidate_ids[c]
-        say(f"{line}  {tokens([tokenizer.decode([i]) for i in ids], chosen=[True] * len(ids))}")
+        say(f"{line}  {format_tokens([tokenizer.decode([i]) for i in ids], chosen=[True] * len(ids))}")
     if len(shown) < len(chances):
         say(f"  and {len(chances) - len(shown)} less likely ones")
     if not math.isnan(value):
@@ -54,17 +54,17 @@ def show_candidates(context: Context, probabilities: Sequence[float], value: flo
 
 
 def show_replies(rollout: Rollout, read: Sequence[str], tokenizer: Any) -> None:
-    marks = "in green" if in_colour() else "in [ ]"
+    marks = "in green" if use_color() else "in [ ]"
     heading(f"Replies, sampled (tokens that the policy chose are {marks})")
     for reply, said in zip(rollout.replies, read, strict=False):
-        say(tokens([tokenizer.decode([token]) for token in reply.ids], chosen=reply.mask))
+        say(format_tokens([tokenizer.decode([token]) for token in reply.ids], chosen=reply.mask))
         say(f"  → {said}{'' if reply.ended else '; cut off at the limit'}")
 
 
 def show_episode(episode: Episode) -> None:
     heading(f"An episode (seed {episode.seed})")
     for turn in episode.turns[:SHOWN_TURNS]:
-        for line in "\n".join(turn_lines(turn)).split("\n"):
+        for line in "\n".join(format_turn(turn)).split("\n"):
             say(f"  {line}")
     if len(episode.turns) > SHOWN_TURNS:
         say(f"  and {len(episode.turns) - SHOWN_TURNS} more turns")
@@ -117,7 +117,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
     say()
     for finding in findings:
         name = paint("problem", "1;31") if finding.problem else paint("warning", "1;33")
-        say(f"{name}: {harmless(finding.text)}")
+        say(f"{name}: {escape_control_chars(finding.text)}")
     problems = sum(finding.problem for finding in findings)
     say(f"{problems} problem{'s' * (problems > 1)} to mend before training." if problems else "Nothing stands in the way.")
 

@@ -16,7 +16,7 @@ from helpers import tiny
 from helpers.runs import checkpoint, lgym
 from lgym.modules import PPO
 
-BLACKJACK = Path(__file__).parents[1] / "configs" / "blackjack.yaml"
+BLACKJACK = Path(__file__).parents[2] / "configs" / "blackjack.yaml"
 
 
 @pytest.fixture

@@ -22,27 +22,28 @@ from lgym.callbacks import (
     AdapterExport,
     CollapseGuard,
     DiskGuard,
-    GracefulEnding,
+    EpisodeLogger,
+    GracefulShutdown,
     RolloutProgress,
     RunSummary,
-    TokenTranscripts,
-    Transcripts,
+    TokenTraceLogger,
     TranscriptWriter,
     follow_first_process,
 )
-from lgym.checkpoint_io import WholeCheckpointIO
+from lgym.cli.checkpoint_io import AtomicCheckpointIO
+from lgym.cli.errors import LOST, MESSAGE, NOT_OPENED, essence, quieten
+from lgym.cli.runs import CHECKPOINTS, NoCheckpointError, last_checkpoint, version_of
+from lgym.cli.trainer import LgymTrainer
+from lgym.cli.yaml_keys import refuse_repeated_keys
 from lgym.data import RolloutDataModule
 from lgym.envs.workers import BrokenEnvironmentError
-from lgym.messages import LOST, MESSAGE, NOT_OPENED, essence, quieten
 from lgym.models import LLMConfig
 from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.modules.faults import NonFiniteLossError
-from lgym.plain_text import shortened
-from lgym.repeated_keys import refuse_repeated_keys
-from lgym.runs import CHECKPOINTS, NoCheckpointError, last_checkpoint, version_of
-from lgym.terminal import harmless
-from lgym.trainer import LgymTrainer
+from lgym.plain_text import truncate_middle
+from lgym.terminal import escape_control_chars
+from lgym.types import ConfigError
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "accelerator": "auto",
@@ -137,7 +138,7 @@ class LgymCLI(LightningCLI):
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         if kwargs.get("weights_only") is False:
-            raise ValueError(
+            raise ConfigError(
                 "weights_only: false would run whatever a checkpoint's author put in it. lgym's checkpoints do not need it: "
                 "leave it out. To open another one that you trust, call Lightning's Trainer in a program of your own."
             )
@@ -166,7 +167,7 @@ class LgymCLI(LightningCLI):
             if ckpt_path is None:
                 return
         elif not Path(ckpt_path).is_file():
-            raise ValueError(
+            raise ConfigError(
                 f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, `last` for the newest under {root}, or "
                 "`auto` for that if there is one."
             )
@@ -181,7 +182,7 @@ class LgymCLI(LightningCLI):
         plugins = config.get("plugins") or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            kwargs["plugins"] = [*plugins, WholeCheckpointIO()]
+            kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
         if config.get("logger") in (None, True):
             root = Path(config["default_root_dir"])
             kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
@@ -196,11 +197,11 @@ class LgymCLI(LightningCLI):
         ours: list[Callback] = [
             AdapterExport(),
             RunSummary(),
-            Transcripts(),
-            TokenTranscripts(),
+            EpisodeLogger(),
+            TokenTraceLogger(),
             TranscriptWriter(),
             DiskGuard(),
-            GracefulEnding(),
+            GracefulShutdown(),
             CollapseGuard(act=False),
         ]
         if config.get("enable_progress_bar") is not False:
@@ -250,7 +251,7 @@ def main(args: list[str] | None = None) -> None:
         LgymCLI(args)
     except ArgumentError as error:
         print(
-            f"lgym: {harmless(shortened(essence(str(error)), MESSAGE))}\n(`lgym fit --help` lists every option.)",
+            f"lgym: {escape_control_chars(truncate_middle(essence(str(error)), MESSAGE))}\n(`lgym fit --help` lists every option.)",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -266,7 +267,7 @@ def main(args: list[str] | None = None) -> None:
             raise
         if getattr(error, "errno", None) == errno.ENOSPC:
             error = OSError(f"{error}. The disk is full; the last checkpoint is whole. Free some room and --ckpt_path last.")
-        said = NOT_OPENED if isinstance(error, UnpicklingError) else harmless(shortened(str(error), MESSAGE))
+        said = NOT_OPENED if isinstance(error, UnpicklingError) else escape_control_chars(truncate_middle(str(error), MESSAGE))
         print(f"\nlgym: {said}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
         sys.exit(1)
     except RuntimeError as error:

@@ -1,5 +1,5 @@
 """`lgym check`: what the model will see, and whatever would make training useless, before any training."""
 
-from lgym.check.checkup import check
+from lgym.cli.check.checkup import check
 
 __all__ = ["check"]

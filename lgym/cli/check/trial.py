@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lgym.batch import Rollout
-from lgym.check.world import RandomPlay
+from lgym.cli.check.random_play import RandomPlay
 from lgym.data import RolloutDataModule
 from lgym.models.limits import kv_bytes_per_token
 from lgym.modules import PolicyLearner
@@ -134,7 +134,7 @@ def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     episodes = groups * data.group_size
     data.episodes_per_rollout, data.turns_per_rollout = episodes, None
     data.num_envs = min(data.num_envs, episodes)
-    data.transcripts_per_rollout = episodes
+    data.log_episodes_per_rollout = episodes
     if episodes * length <= 2 * budget:
         return None
     data.max_episode_steps = max(2, budget // episodes)

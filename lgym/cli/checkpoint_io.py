@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from lgym.types import LgymError
+
 END = b"PK\x05\x06"
 """What a zip archive's last record, of 22 bytes, begins with; its last two are the length of the comment behind it."""
 
@@ -23,11 +25,11 @@ MARK = b"lgym sha256 "
 COMMENT = len(MARK) + 64
 
 
-class TornCheckpointError(ValueError):
+class CorruptCheckpointError(LgymError, ValueError):
     """A checkpoint is not whole, and neither is one before it."""
 
 
-class WholeCheckpointIO(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside the one of that name, which stays until it is whole, and then as the one before it.
 
     Reads what is whole: the file, an archive that `torch.load` reads like any other, ends with a checksum. Where the newest
@@ -71,7 +73,7 @@ def whole(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if there is none.
-        TornCheckpointError: if neither is whole.
+        CorruptCheckpointError: if neither is whole.
     """
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint {path}.")
@@ -79,7 +81,7 @@ def whole(path: Path) -> Path:
         return path
     earlier = before(path)
     if not (earlier.exists() and is_whole(earlier)):
-        raise TornCheckpointError(
+        raise CorruptCheckpointError(
             f"The checkpoint {path} is torn or corrupt, and there is no whole one before it ({earlier.name}). Give another "
             "with --ckpt_path, or start without."
         )

@@ -14,6 +14,7 @@ from lgym.envs import blackjack
 from lgym.envs.blackjack_chart import chart_array, strategy_chart
 from lgym.modules import PolicyLearner
 from lgym.policies import CandidatePolicy
+from lgym.types import ConfigError
 
 
 class BlackjackStrategy(L.Callback):
@@ -33,12 +34,12 @@ class BlackjackStrategy(L.Callback):
         data = trainer.datamodule  # type: ignore[attr-defined]
         rules = {name: on for name, on in (data.env_kwargs or {}).items() if name in ("natural", "sab") and on}
         if not data.env.startswith("Blackjack") or rules:
-            raise ValueError(
+            raise ConfigError(
                 f"BlackjackStrategy knows Blackjack-v1 under its default rules, and the environment is {data.env} with "
                 f"{data.env_kwargs or {}}. Take the callback out of trainer.callbacks."
             )
         if not isinstance(getattr(pl_module, "policy", None), CandidatePolicy):
-            raise ValueError(
+            raise ConfigError(
                 "BlackjackStrategy asks for the probabilities of hit and stay, which only the candidate policy knows. Take "
                 "the callback out of trainer.callbacks."
             )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lgym.batch import Rollout
-from lgym.check.findings import Finding, history_finding, prompt_finding, shortened_finding
-from lgym.check.world import RandomPlay
+from lgym.cli.check.findings import Finding, history_finding, prompt_finding, shortened_finding
+from lgym.cli.check.random_play import RandomPlay
 from lgym.data.chat import ContextBuilder
 from lgym.models.packing import common_prefix_length
 

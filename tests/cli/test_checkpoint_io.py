@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.runs import checkpoint, lgym
-from lgym.checkpoint_io import TornCheckpointError, WholeCheckpointIO, before, is_whole
+from lgym.cli.checkpoint_io import AtomicCheckpointIO, CorruptCheckpointError, before, is_whole
 
 
 @pytest.fixture
@@ -16,12 +16,12 @@ def path(tmp_path):
     """Two checkpoints written under one name."""
     file = tmp_path / "last.ckpt"
     for number in (1, 2):
-        WholeCheckpointIO().save_checkpoint({"number": number, "weights": torch.full((1000,), float(number))}, file)
+        AtomicCheckpointIO().save_checkpoint({"number": number, "weights": torch.full((1000,), float(number))}, file)
     return file
 
 
 def read(path):
-    return WholeCheckpointIO().load_checkpoint(path)["number"]
+    return AtomicCheckpointIO().load_checkpoint(path)["number"]
 
 
 def test_the_one_before_is_kept(path):
@@ -62,7 +62,7 @@ def test_it_is_a_checkpoint_like_any_other(path):
     torch.save({"number": 5}, other)
     assert read(other) == 5
     other.write_bytes(other.read_bytes()[:-30])
-    with pytest.raises(TornCheckpointError):
+    with pytest.raises(CorruptCheckpointError):
         read(other)
 
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_torn(path, monkeypatch)
 def test_nothing_whole_is_left(path):
     for file in (path, before(path)):
         file.write_bytes(b"PK\x03\x04 torn")
-    with pytest.raises(TornCheckpointError, match="no whole one before it"):
+    with pytest.raises(CorruptCheckpointError, match="no whole one before it"):
         read(path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         read(path.with_name("other.ckpt"))
@@ -88,7 +88,7 @@ def test_a_disk_that_fills_up_leaves_both(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        WholeCheckpointIO().save_checkpoint({"number": 3}, path)
+        AtomicCheckpointIO().save_checkpoint({"number": 3}, path)
     assert (read(path), read(before(path))) == (2, 1)
     assert len(list(path.parent.iterdir())) == 2
 
@@ -98,12 +98,12 @@ def test_a_disk_without_second_names(path, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "link", refuse)
-    WholeCheckpointIO().save_checkpoint({"number": 3}, path)
+    AtomicCheckpointIO().save_checkpoint({"number": 3}, path)
     assert (read(path), read(before(path))) == (3, 2)
 
 
 def test_a_checkpoint_that_is_removed_leaves_nothing(path):
-    WholeCheckpointIO().remove_checkpoint(path)
+    AtomicCheckpointIO().remove_checkpoint(path)
     assert not list(path.parent.iterdir())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from lgym.check.world import RandomPlay
+from lgym.cli.check.random_play import RandomPlay
 from lgym.data import RolloutDataModule
 
 READABLE = 0.01

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lgym.callbacks import CollapseGuard
-from lgym.callbacks.symptoms import SIGNS, Watch, signs_of
+from lgym.callbacks.collapse_criteria import CRITERIA, CollapseDetector, build_criteria
 
-WELL = {
+HEALTHY = {
     "rollout/episodes": 100.0,
     "rollout/return_mean": 0.5,
     "rollout/return_std": 0.5,  # 0.05 the standard error
@@ -43,45 +43,45 @@ ONLY_FALLEN = {"min_entropy", "min_variance_within", "min_variance_across", "min
 @pytest.mark.parametrize("name", TABLE)
 def test_each_metric_has_its_sign(name):
     """Catches a limit that is not looked at, on the wrong side, on the wrong scale or under another metric's name."""
-    metric = SIGNS[name][0]
+    metric = CRITERIA[name][0]
     wrong, right = TABLE[name]
     watch = CollapseGuard().watch
-    assert watch.look(WELL) == []
-    assert watch.look({**WELL, **FALLEN, metric: right}) == []
-    (sign,) = watch.look({**WELL, **FALLEN, metric: wrong})
+    assert watch.look(HEALTHY) == []
+    assert watch.look({**HEALTHY, **FALLEN, metric: right}) == []
+    (sign,) = watch.look({**HEALTHY, **FALLEN, metric: wrong})
     assert sign.startswith(f"{metric} is {wrong:.4g}, ")
-    assert bool(watch.look({**WELL, metric: wrong})) == (name not in ONLY_FALLEN)
+    assert bool(watch.look({**HEALTHY, metric: wrong})) == (name not in ONLY_FALLEN)
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_null_switches_one_off(name):
     """And no other."""
     watch = CollapseGuard(**{name: None}).watch
-    watch.look(WELL)
+    watch.look(HEALTHY)
     for other, (wrong, _) in TABLE.items():
-        found = watch.look({**WELL, **FALLEN, SIGNS[other][0]: wrong})
+        found = watch.look({**HEALTHY, **FALLEN, CRITERIA[other][0]: wrong})
         assert bool(found) == (other != name)
 
 
 def test_every_sign_is_in_the_table():
-    assert set(TABLE) == set(SIGNS)
+    assert set(TABLE) == set(CRITERIA)
 
 
 def test_what_a_run_begins_with_is_not_held_against_it():
     """Catches an alarm at an untrained model; once it has been better, the same is a sign. The KL is one at once."""
-    watch = Watch(signs_of(max_dominant_action=0.95, max_kl=0.5))
-    stays = {**WELL, "rollout/dominant_action": 0.99}
+    watch = CollapseDetector(build_criteria(max_dominant_action=0.95, max_kl=0.5))
+    stays = {**HEALTHY, "rollout/dominant_action": 0.99}
     assert watch.look(stays) == watch.look(stays) == []
-    assert watch.look(WELL) == []
+    assert watch.look(HEALTHY) == []
     assert len(watch.look(stays)) == 1
-    assert len(Watch(signs_of(max_kl=0.5)).look({**WELL, "policy/approx_kl": 0.6})) == 1
+    assert len(CollapseDetector(build_criteria(max_kl=0.5)).look({**HEALTHY, "policy/approx_kl": 0.6})) == 1
 
 
 def test_a_fall_within_chance_is_none():
     """0.31 + 0.1 is not below 0.4; and where no episode ended, nothing is known."""
-    watch = Watch(signs_of(min_entropy=0.005))
-    watch.look(WELL)
-    gone = {**WELL, "policy/entropy": 0.0}
+    watch = CollapseDetector(build_criteria(min_entropy=0.005))
+    watch.look(HEALTHY)
+    gone = {**HEALTHY, "policy/entropy": 0.0}
     assert watch.look({**gone, "rollout/return_mean": 0.31}) == []
     assert watch.look({**gone, "rollout/return_mean": -9.0, "rollout/episodes": 0.0}) == []
     assert len(watch.look({**gone, "rollout/return_mean": 0.29})) == 1
@@ -90,15 +90,15 @@ def test_a_fall_within_chance_is_none():
 def test_a_solved_game_is_no_collapse():
     """Mean returns of -1, then 0.9551 without any deviation, so without a standard error: 0.9549 was "a fall". The range is
     -1.5 (a deviation of 0.5 below the first) to 0.9551, a hundredth of it 0.0246, so the first fall is below 0.9305."""
-    solved = {**WELL, "policy/entropy": 0.0003, "rollout/return_std": 0.0}
-    watch = Watch(signs_of(min_entropy=0.005))
-    watch.look({**WELL, "rollout/return_mean": -1.0})
+    solved = {**HEALTHY, "policy/entropy": 0.0003, "rollout/return_std": 0.0}
+    watch = CollapseDetector(build_criteria(min_entropy=0.005))
+    watch.look({**HEALTHY, "rollout/return_mean": -1.0})
     assert watch.look({**solved, "rollout/return_mean": 0.9551}) == []
     for still_solved in (0.9549, 0.931):
         assert watch.look({**solved, "rollout/return_mean": still_solved}) == []
     (sign,) = watch.look({**solved, "rollout/return_mean": 0.930})
     assert "the mean return is 0.93 after 0.9551" in sign
-    again = Watch(signs_of(min_entropy=0.005))
+    again = CollapseDetector(build_criteria(min_entropy=0.005))
     again.load_state_dict(watch.state_dict())
     again.right = {"policy/entropy"}
     assert again.look({**solved, "rollout/return_mean": 0.931}) == [], "a resumed run knows the range"
@@ -106,9 +106,9 @@ def test_a_solved_game_is_no_collapse():
 
 def test_the_highest_and_the_best_are_those_of_sound_rollouts():
     """Catches a collapse that raises its own standard, such as always-stay, which is better than random play."""
-    watch = Watch(signs_of(max_dominant_action=0.95, min_variance_within=0.01))
-    watch.look(WELL)
-    watch.look({**WELL, "rollout/dominant_action": 1.0, "rollout/return_mean": 0.9, "rollout/reward_variance_within": 99.0})
+    watch = CollapseDetector(build_criteria(max_dominant_action=0.95, min_variance_within=0.01))
+    watch.look(HEALTHY)
+    watch.look({**HEALTHY, "rollout/dominant_action": 1.0, "rollout/return_mean": 0.9, "rollout/reward_variance_within": 99.0})
     assert watch.best == (0.5, 0.05)
     assert watch.highest == {"rollout/reward_variance_within": 0.2}
 
@@ -116,10 +116,10 @@ def test_the_highest_and_the_best_are_those_of_sound_rollouts():
 def test_what_is_missing_or_no_number_is_no_sign():
     """Explained variance is NaN where returns do not vary."""
     watch = CollapseGuard().watch
-    watch.look(WELL)
+    watch.look(HEALTHY)
     assert watch.look({}) == []
-    assert watch.look({**WELL, **FALLEN, "value/explained_variance": float("nan")}) == []
-    watch = Watch(signs_of(max_dominant_action=0.95))
+    assert watch.look({**HEALTHY, **FALLEN, "value/explained_variance": float("nan")}) == []
+    watch = CollapseDetector(build_criteria(max_dominant_action=0.95))
     watch.look({"rollout/dominant_action": float("nan")})
     assert watch.look({"rollout/dominant_action": 0.99}) == []  # nor was it on the right side before
 
@@ -127,9 +127,9 @@ def test_what_is_missing_or_no_number_is_no_sign():
 def test_a_watch_goes_on_from_its_state():
     """Catches a resumed run that has forgotten what it was like."""
     one, other = CollapseGuard().watch, CollapseGuard().watch
-    one.look(WELL)
+    one.look(HEALTHY)
     other.load_state_dict(one.state_dict())
     for name, (wrong, _) in TABLE.items():
-        bad = {**WELL, **FALLEN, SIGNS[name][0]: wrong}
+        bad = {**HEALTHY, **FALLEN, CRITERIA[name][0]: wrong}
         assert other.look(bad) == one.look(bad) != []
     assert other.state_dict() == one.state_dict()

@@ -18,7 +18,7 @@ FIRST = "LGYM_FIRST_PROCESS"
 """The environment variable in which the first process of a run tells those that it starts who it is."""
 
 
-class GracefulEnding(L.Callback):
+class GracefulShutdown(L.Callback):
     """On SIGTERM, ends a run at once and in order, as Ctrl-C does. Its last checkpoint holds its last whole rollout.
 
     Under SLURM, its signal that the job will be requeued (SIGUSR1) does the same, after asking for that. Lightning would

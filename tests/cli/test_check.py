@@ -16,12 +16,12 @@ from tokenizers import normalizers
 from helpers import letters, tiny
 from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import lgym
-from lgym.check.findings import parse_finding, returns_finding, seed_finding
-from lgym.check.prompts import history_fits
-from lgym.check.trial import Amounts, Trial, estimate
-from lgym.check.world import RandomPlay, play_at_random, score, seed_fault
+from lgym.cli.check.findings import parse_finding, returns_finding, seed_finding
+from lgym.cli.check.prompt_lengths import history_fits
+from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
+from lgym.cli.check.trial import Amounts, Trial, estimate
 from lgym.data.chat import ContextBuilder
-from lgym.terminal import tokens
+from lgym.terminal import format_tokens
 
 LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}
 
@@ -410,11 +410,11 @@ def test_tokens_show_their_borders_and_nothing_acts(monkeypatch):
     """Without colours by marks, with colours by shades; an escape is shown, not sent."""
     texts = ["a\x1b[31m", "b", "\n", "c"]
     chosen = [False, False, True, True]
-    assert tokens(texts, chosen=chosen) == "a\\x1b[31m│b[⏎\n][c]"
+    assert format_tokens(texts, chosen=chosen) == "a\\x1b[31m│b[⏎\n][c]"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    painted = tokens(texts, chosen=chosen)
+    painted = format_tokens(texts, chosen=chosen)
     assert "\x1b[31m" not in painted
     assert painted.count("\x1b[48;5;") == 4
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in tokens(texts, chosen=chosen)
+    assert "\x1b" not in format_tokens(texts, chosen=chosen)

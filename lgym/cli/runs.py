@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lgym.types import ConfigError
+
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 
 
-class NoCheckpointError(ValueError):
+class NoCheckpointError(ConfigError):
     """There is no checkpoint where one was asked for."""
 
 

@@ -11,21 +11,21 @@ import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym import ranks
-from lgym.plain_text import as_json, shortened
-from lgym.terminal import harmless, say
+from lgym.plain_text import as_json, truncate_middle
+from lgym.terminal import escape_control_chars, say
 from lgym.types import Episode
 
 CELL = 4000
 """Characters of one text in TensorBoard."""
 
 
-class Transcripts(L.Callback):
+class EpisodeLogger(L.Callback):
     """Writes some episodes of a rollout to TensorBoard's text tab."""
 
     def __init__(self, every_n_rollouts: int = 5) -> None:
         """
         Args:
-            every_n_rollouts: how often; how many episodes is `data.transcripts_per_rollout`.
+            every_n_rollouts: how often; how many episodes is `data.log_episodes_per_rollout`.
         """
         self.every_n_rollouts = every_n_rollouts
 
@@ -82,7 +82,7 @@ def _probabilities(probabilities: dict[str, float]) -> str:
 
 def _plain(text: str) -> str:
     """Text as one table cell, its middle left out beyond `CELL` characters: nothing in it is markup, or acts otherwise."""
-    text = harmless(shortened(text, CELL))
+    text = escape_control_chars(truncate_middle(text, CELL))
     for character in "\\`*_{}[]<>|#~":
         text = text.replace(character, f"\\{character}")
     return text.replace("&", "&amp;").replace("\n", " ⏎ ")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from lightning.pytorch.trainer import Trainer
 from torch.utils.data import DataLoader, IterableDataset
 
-from lgym.check import check
-from lgym.check.findings import Finding
+from lgym.cli.check import check
+from lgym.cli.check.findings import Finding
+from lgym.cli.play import Show, play_yourself, watch
 from lgym.data import RolloutDataModule
 from lgym.modules import PolicyLearner
-from lgym.play import Show, play_yourself, watch
 
 
 class LgymTrainer(Trainer):

@@ -12,7 +12,7 @@ from lgym.callbacks.token_picture import ShownToken, token_picture
 from lgym.types import TaughtTurn
 
 
-class TokenTranscripts(L.Callback):
+class TokenTraceLogger(L.Callback):
     """Draws some episodes of a rollout to TensorBoard's images: prompts, forced and chosen tokens with their advantages."""
 
     def __init__(self, every_n_rollouts: int = 5) -> None:

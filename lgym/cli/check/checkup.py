@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lgym.check.findings import Finding, discount_finding, parse_finding, returns_finding, world_findings
-from lgym.check.prompts import TokenCounts, count_tokens, history_fits, try_questions
-from lgym.check.report import (
+from lgym.cli.check.findings import Finding, discount_finding, parse_finding, returns_finding, world_findings
+from lgym.cli.check.prompt_lengths import TokenCounts, count_tokens, history_fits, try_questions
+from lgym.cli.check.random_play import RandomPlay, Score, play_at_random, score, seed_fault
+from lgym.cli.check.report import (
     SHOWN_REPLIES,
     show_candidates,
     show_episode,
@@ -22,14 +23,13 @@ from lgym.check.report import (
     show_tokens,
     show_world,
 )
-from lgym.check.trial import Amounts, Estimate, Trial, estimate, try_out
-from lgym.check.world import RandomPlay, Score, play_at_random, score, seed_fault
+from lgym.cli.check.trial import Amounts, Estimate, Trial, estimate, try_out
 from lgym.data import RolloutDataModule
 from lgym.data.chat import ContextBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import one_line, say
-from lgym.types import Episode
+from lgym.types import ConfigError, Episode
 
 SEEDS = 3  # that are tried for whether they are honoured
 
@@ -55,7 +55,7 @@ def check(
         ValueError: if no prompt can be made: a system prompt that is too long, candidates that are alike.
     """
     if random_episodes < 1:
-        raise ValueError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
+        raise ConfigError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
     checkup = Checkup(data, module)
     checkup.world(random_episodes)
     if any(finding.problem for finding in checkup.findings):
