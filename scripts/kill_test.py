@@ -30,9 +30,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
-from lgym import checkpoint_io
+from lgym.cli import checkpoint_io
 from lgym.cli import main as lgym
-from lgym.cli.runs import last_checkpoint
+from lgym.cli.runs import find_checkpoint
 from lgym.data.collector import Collector
 from lgym.modules import PolicyLearner
 
@@ -118,7 +118,7 @@ def differing(one: Any, other: Any) -> list[str]:
 
 
 def _checkpoint(root: Path) -> dict[str, Any]:
-    saved = torch.load(last_checkpoint(root), weights_only=True)
+    saved = torch.load(find_checkpoint("last", root), weights_only=True)
     return {part: saved[part] for part in COMPARED if part in saved}
 
 
@@ -137,7 +137,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _curves(root: Path) -> dict[str, dict[int, str]]:
     """Every metric but times by step; of a step that was logged twice, the later value."""
-    events = EventAccumulator(str(last_checkpoint(root).parent.parent), size_guidance={"scalars": 0})
+    events = EventAccumulator(str(find_checkpoint("last", root).parent.parent), size_guidance={"scalars": 0})
     events.Reload()
     tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("seconds")]
     return {tag: {event.step: str(event.value) for event in events.Scalars(tag)} for tag in tags}

@@ -169,6 +169,8 @@ def load_pretrained(
         )
     except OSError as error:
         raise ModelNotFoundError(_not_found(config.model, looked, error)) from error
+    except ValueError as error:  # such as an unknown architecture, or code of the model's own
+        raise ConfigError(str(error)) from error
     except UnpicklingError as error:
         raise ConfigError(
             f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something else than "
