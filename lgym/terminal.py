@@ -1,4 +1,4 @@
-"""What goes to a terminal: colours where they are wanted, and the text of others made harmless."""
+"""Terminal output: colors where they are wanted, and text of others that cannot act on the terminal."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ import sys
 from collections.abc import Iterable
 
 from lgym import ranks
+from lgym.plain_text import escape_control_chars
 from lgym.types import Turn
 
-PLAIN = str.maketrans({"│": "|", "█": "#", "⏎": "\\n", "±": "+-", "→": "->", "…": "..."})
-"""For a terminal that cannot show more than its own alphabet."""
-
-BAR = 20  # characters of a probability of 1
+ASCII = str.maketrans({"│": "|", "█": "#", "⏎": "\\n", "±": "+-", "→": "->", "…": "..."})
+BAR_WIDTH = 20  # characters of a probability of 1
 GREYS, GREENS = ("48;5;236", "48;5;240"), ("48;5;22", "48;5;28")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def use_color() -> bool:
-    """Whether standard output is a terminal whose user has not asked for none (no-color.org)."""
+    """True if standard output is a terminal whose user has not switched colors off (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def say(text: str = "") -> None:
-    """Prints a line, whatever the terminal's alphabet; of several processes only the first."""
+    """Prints a line in the terminal's encoding; of several processes only the first prints."""
     if ranks.rank():
         return
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        text = text.translate(PLAIN).encode(encoding, errors="backslashreplace").decode(encoding)
+        text = text.translate(ASCII).encode(encoding, errors="backslashreplace").decode(encoding)
     print(text, flush=True)
 
 
-def escape_control_chars(text: str) -> str:
-    """Text that no terminal acts on: newlines stay, and what else is not printable is written as an escape."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-
-
 def one_line(text: str) -> str:
+    """Text without control characters, newlines shown as a mark."""
     return escape_control_chars(text).replace("\n", " ⏎ ")
 
 
 def sanitize_rendering(text: str) -> str:
-    """An environment's own picture in text: its colours stay where there are any, and nothing else that would act."""
-    pieces = re.split(f"({_COLOUR.pattern})", text)
-    return "".join((piece if use_color() else "") if i % 2 else escape_control_chars(piece) for i, piece in enumerate(pieces))
+    """An environment's rendering as text: colors stay where they are wanted, other control characters are
+    escaped."""
+    pieces = _COLOR.split(text)  # every second one is a color
+    pieces[::2] = map(escape_control_chars, pieces[::2])
+    return "".join(pieces if use_color() else pieces[::2])
 
 
 def paint(text: str, style: str) -> str:
-    """Text in a style of the terminal's, such as '1' (bold), a line at a time; as it is where there are no colours."""
+    """Text in an ANSI style such as '1' (bold), line by line; unchanged without colors."""
     if not use_color():
         return text
     return "\n".join(f"\x1b[{style}m{line}\x1b[0m" if line else line for line in text.split("\n"))
 
 
 def format_tokens(texts: Iterable[str], *, chosen: Iterable[bool] | None = None) -> str:
-    """Tokens with their borders. In colour two shades alternate, grey for what was fed and green for what the policy
-    chose; without, │ stands between tokens and [ ] round chosen ones."""
+    """Tokens with their borders, those that the policy chose marked.
+
+    With colors two shades alternate, grey for prompt tokens and green for chosen ones. Without colors │
+    separates tokens and [ ] encloses chosen ones.
+    """
     texts = list(texts)
     marks = [False] * len(texts) if chosen is None else list(chosen)
     shown = ""
@@ -75,19 +75,19 @@ def format_tokens(texts: Iterable[str], *, chosen: Iterable[bool] | None = None)
 
 
 def probability_bars(probabilities: dict[str, float], taken: str | None = None) -> list[str]:
-    """A line a candidate: its probability as a number and a bar, and a mark at the one that was taken."""
+    """A line per candidate: its probability as a number and a bar, and a mark at the one that was taken."""
     names = {text: one_line(text) for text in probabilities}
     width = max(map(len, names.values()), default=0)
     return [
         f"{'→' if text == taken else ' '} {paint(f'{names[text]:<{width}}', '1' if text == taken else '0')}  "
-        f"{p:6.1%} {paint('█' * round(BAR * p), '32')}".rstrip()
+        f"{p:6.1%} {paint('█' * round(BAR_WIDTH * p), '32')}".rstrip()
         for text, p in probabilities.items()
     ]
 
 
-def format_turn(turn: Turn, note: str = "") -> list[str]:
-    """A turn: what the model read, what it might have answered and did, and what that was paid."""
+def format_turn(turn: Turn, note: str = "") -> str:
+    """A turn in lines: observation, candidates with their probabilities or the response, and the reward."""
     lines = [escape_control_chars(turn.observation_text)]
     lines += probability_bars(turn.probabilities, turn.response_text) or [f"→ {one_line(turn.response_text)}"]
     value = "" if turn.value is None else f", value before it {turn.value:+.3f}"
-    return [*lines, f"  reward {turn.reward:+g}{value}{note}"]
+    return "\n".join([*lines, f"  reward {turn.reward:+g}{value}{note}"])

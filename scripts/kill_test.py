@@ -27,13 +27,13 @@ from typing import Any
 
 import psutil
 import torch
-from lgym.data.collector import Collector
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from lgym.cli import checkpoint_io
 from lgym.cli import main as lgym
-from lgym.cli.runs import last_checkpoint
+from lgym.cli.runs import find_checkpoint
+from lgym.data.collector import Collector
 from lgym.modules import PolicyLearner
 
 MOMENTS: dict[str, tuple[Any, str]] = {
@@ -117,8 +117,14 @@ def differing(one: Any, other: Any) -> list[str]:
     return sorted(ours.keys() ^ theirs.keys()) + sorted(unequal)
 
 
+def _last(root: Path) -> Path:
+    checkpoint = find_checkpoint("last", root)
+    assert checkpoint is not None
+    return checkpoint
+
+
 def _checkpoint(root: Path) -> dict[str, Any]:
-    saved = torch.load(last_checkpoint(root), weights_only=True)
+    saved = torch.load(_last(root), weights_only=True)
     return {part: saved[part] for part in COMPARED if part in saved}
 
 
@@ -137,7 +143,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _curves(root: Path) -> dict[str, dict[int, str]]:
     """Every metric but times by step; of a step that was logged twice, the later value."""
-    events = EventAccumulator(str(last_checkpoint(root).parent.parent), size_guidance={"scalars": 0})
+    events = EventAccumulator(str(_last(root).parent.parent), size_guidance={"scalars": 0})
     events.Reload()
     tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("seconds")]
     return {tag: {event.step: str(event.value) for event in events.Scalars(tag)} for tag in tags}

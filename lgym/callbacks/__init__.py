@@ -1,4 +1,4 @@
-"""What watches a run: progress, transcripts, pictures, exports."""
+"""Callbacks that watch a run: progress, episodes, pictures, exports, guards."""
 
 from lgym.callbacks.blackjack_strategy import BlackjackStrategy
 from lgym.callbacks.collapse_guard import CollapseGuard
@@ -15,11 +15,11 @@ __all__ = [
     "BlackjackStrategy",
     "CollapseGuard",
     "DiskGuard",
+    "EpisodeLogger",
     "GracefulShutdown",
     "RolloutProgress",
     "RunSummary",
+    "TokenTraceLogger",
     "TranscriptWriter",
     "follow_first_process",
-    "TokenTraceLogger",
-    "EpisodeLogger",
 ]

@@ -1,8 +1,9 @@
-"""What a rollout of a collapsing run looks like: signs with their limits, and what is remembered of the rollouts before."""
+"""Criteria for a collapsing run: limits of a rollout's metrics, and what is remembered of the rollouts
+before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import Any
@@ -10,129 +11,163 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CollapseCriterion:
-    """A metric on the wrong side of a limit. It counts from the first rollout on in which the metric was on the right side:
-    what a run began with is not held against it."""
+    """A limit of a metric.
+
+    Attributes:
+        metric: the metric's name.
+        limit: the limit; `None` is none.
+        above: values above the limit violate it; otherwise those below it.
+        relative: the limit is a fraction of the highest value so far.
+        at_once: it counts from the first rollout on, whatever that was like.
+        with_slump: it counts only while the mean return is below the run's best by more than chance. A policy
+            that has learned all there is to learn looks the same otherwise.
+    """
 
     metric: str
-    limit: float
+    limit: float | None
     above: bool = False
-    """Whether the wrong side is above the limit; otherwise it is below."""
-
-    share: bool = False
-    """Whether the limit is a share of the highest value so far."""
-
+    relative: bool = False
     at_once: bool = False
-    """Whether it counts from the first rollout on, whatever that was like."""
-
     with_slump: bool = False
-    """Whether it only counts while the mean return is below the run's best by more than chance: a policy that has learned
-    all there is to learn looks the same otherwise."""
 
     def bound(self, highest: float) -> float:
-        return self.limit * highest if self.share else self.limit
+        """The limit, given the metric's highest value so far."""
+        assert self.limit is not None
+        return self.limit * highest if self.relative else self.limit
 
-    def wrong(self, value: float, highest: float) -> bool:
-        bound = self.bound(highest)
-        return value > bound if self.above else value < bound
-
-    def told(self, value: float, highest: float) -> str:
-        share = f" ({self.limit:g} of its highest)" if self.share else ""
-        return f"{self.metric} is {value:.4g}, {'above' if self.above else 'below'} {self.bound(highest):.4g}{share}"
+    def violated(self, value: float, highest: float) -> bool:
+        """True if the value is on the wrong side of the limit."""
+        return value > self.bound(highest) if self.above else value < self.bound(highest)
 
 
-CRITERIA: dict[str, tuple[str, dict[str, bool]]] = {
-    "max_dominant_action": ("rollout/dominant_action", {"above": True}),
-    "min_action_information": ("rollout/action_information", {"share": True}),
-    "max_repetition": ("rollout/repetition", {"above": True}),
-    "min_parse_rate": ("rollout/parse_rate", {"share": True}),
-    "max_kl": ("policy/approx_kl", {"above": True, "at_once": True}),
-    "min_entropy": ("policy/entropy", {"with_slump": True}),
-    "min_variance_within": ("rollout/reward_variance_within", {"share": True, "with_slump": True}),
-    "min_variance_across": ("rollout/reward_variance_across", {"share": True, "with_slump": True}),
-    "min_explained_variance": ("value/explained_variance", {"with_slump": True}),
-}
-"""Metric and kind of each limit, by the limit's name."""
-
-OF_LEARNING = ("policy/entropy", "policy/approx_kl")
-"""What is known of the passes over a rollout; the rest is when it has been played."""
-
-
-def build_criteria(**limits: float | None) -> list[CollapseCriterion]:
-    """By the names of `CRITERIA`; a limit that is `None` is none."""
-    return [CollapseCriterion(CRITERIA[name][0], limit, **CRITERIA[name][1]) for name, limit in limits.items() if limit is not None]
-
+UPDATE_METRICS = ("policy/entropy", "policy/approx_kl")
+"""Metrics of the passes over a rollout; the others are known when it has been played."""
 
 NOTICEABLE = 0.01
-"""The share of the range of returns below which a fall is none, however little chance there is in it: once a game is solved,
-returns do not vary, and 0.9549 would be a fall from 0.9551."""
+"""Fraction of the range of returns below which a fall is none, however little chance there is in it: once a
+game is solved, returns do not vary, and 0.9549 would be a fall from 0.9551."""
 
 
 class CollapseDetector:
-    """Looks at one rollout after the other. It learns what is usual only from those that show no sign."""
+    """Compares one rollout after the other with the criteria; only those that keep all of them set the
+    standard.
 
-    def __init__(self, signs: Sequence[CollapseCriterion]) -> None:
-        self.signs = tuple(signs)
-        self.right: set[str] = set()  # metrics that have been on the right side of their limit
+    Attributes:
+        criteria: the criteria.
+        armed: metrics that have kept their limit.
+        highest: the highest value of each metric with a relative limit.
+        best: the highest mean return, with its standard error.
+        range: lowest and highest return within a standard deviation of any mean.
+    """
+
+    def __init__(
+        self,
+        max_dominant_action: float | None = 0.95,
+        min_action_information: float | None = 0.02,
+        max_repetition: float | None = 0.5,
+        min_parse_rate: float | None = 0.5,
+        max_kl: float | None = 0.5,
+        min_entropy: float | None = 0.005,
+        min_variance_within: float | None = 0.01,
+        min_variance_across: float | None = 0.01,
+        min_explained_variance: float | None = -0.5,
+    ) -> None:
+        """
+        Args:
+            max_dominant_action: `rollout/dominant_action`: one action for nearly everything. Null where that is right.
+            min_action_information: `rollout/action_information`, as a share of its highest: the same answer to every state.
+                Likewise.
+            max_repetition: `rollout/repetition`: replies that go round in circles.
+            min_parse_rate: `rollout/parse_rate`, as a share of its highest.
+            max_kl: `policy/approx_kl`, nats: one update took the policy this far.
+            min_entropy: `policy/entropy`, nats.
+            min_variance_within: `rollout/reward_variance_within`, as a share of its highest.
+            min_variance_across: `rollout/reward_variance_across`, as a share of its highest.
+            min_explained_variance: `value/explained_variance`.
+        """
+        criteria = (
+            CollapseCriterion("rollout/dominant_action", max_dominant_action, above=True),
+            CollapseCriterion("rollout/action_information", min_action_information, relative=True),
+            CollapseCriterion("rollout/repetition", max_repetition, above=True),
+            CollapseCriterion("rollout/parse_rate", min_parse_rate, relative=True),
+            CollapseCriterion("policy/approx_kl", max_kl, above=True, at_once=True),
+            CollapseCriterion("policy/entropy", min_entropy, with_slump=True),
+            CollapseCriterion(
+                "rollout/reward_variance_within", min_variance_within, relative=True, with_slump=True
+            ),
+            CollapseCriterion(
+                "rollout/reward_variance_across", min_variance_across, relative=True, with_slump=True
+            ),
+            CollapseCriterion("value/explained_variance", min_explained_variance, with_slump=True),
+        )
+        self.criteria = [criterion for criterion in criteria if criterion.limit is not None]
+        self.armed: set[str] = set()
         self.highest: dict[str, float] = {}
-        self.best: tuple[float, float] | None = None  # mean return, with its standard error
-        self.range: tuple[float, float] | None = None  # that a standard deviation to either side of the means has covered
+        self.best: tuple[float, float] | None = None
+        self.range: tuple[float, float] | None = None
 
-    def look(self, metrics: Mapping[str, float]) -> list[str]:
-        """The signs that a rollout shows, in words; metrics that it lacks, or that are not finite, show none."""
+    def detect(self, metrics: Mapping[str, float]) -> list[str]:
+        """The violations of a rollout, in words; metrics that it lacks, or that are not finite, violate
+        nothing."""
         found = []
         slump = self._slump(metrics)
-        for sign in self.signs:
-            value = metrics.get(sign.metric)
-            if value is None or not isfinite(value):
+        values = {name: value for name, value in metrics.items() if isfinite(value)}
+        for criterion in self.criteria:
+            metric = criterion.metric
+            if metric not in values:
                 continue
-            highest = self.highest.get(sign.metric, value)
-            if not sign.wrong(value, highest):
-                self.right.add(sign.metric)
-            elif (sign.at_once or sign.metric in self.right) and (slump or not sign.with_slump):
-                found.append(sign.told(value, highest) + (f", and {slump}" if sign.with_slump else ""))
+            value, highest = values[metric], self.highest.get(metric, values[metric])
+            if not criterion.violated(value, highest):
+                self.armed.add(metric)
+            elif (criterion.at_once or metric in self.armed) and (slump or not criterion.with_slump):
+                bound = f"{'above' if criterion.above else 'below'} {criterion.bound(highest):.4g}"
+                share = f" ({criterion.limit:g} of its highest)" if criterion.relative else ""
+                found.append(
+                    f"{metric} is {value:.4g}, {bound}{share}{slump if criterion.with_slump else ''}"
+                )
         if not found:
-            self._remember(metrics)
+            self._remember(values)
         return found
 
     def _slump(self, metrics: Mapping[str, float]) -> str:
-        """How far the mean return is below the best one, if by more than two standard errors of each, and by more than is
-        `NOTICEABLE`."""
-        now = mean_return(metrics)
-        if now is None or self.best is None:
+        """The fall of the mean return, if by over two standard errors of each and more than `NOTICEABLE`."""
+        current = mean_return(metrics)
+        if current is None or self.best is None:
             return ""
         low, high = self.range or (0.0, 0.0)
-        if now[0] >= self.best[0] - max(2 * (now[1] + self.best[1]), NOTICEABLE * (high - low)):
+        if current[0] >= self.best[0] - max(2 * (current[1] + self.best[1]), NOTICEABLE * (high - low)):
             return ""
-        return f"the mean return is {now[0]:.4g} after {self.best[0]:.4g}"
+        return f", and the mean return is {current[0]:.4g} after {self.best[0]:.4g}"
 
-    def _remember(self, metrics: Mapping[str, float]) -> None:
-        for sign in self.signs:
-            value = metrics.get(sign.metric)
-            if sign.share and value is not None and isfinite(value):
-                self.highest[sign.metric] = max(value, self.highest.get(sign.metric, value))
-        now = mean_return(metrics)
-        if now is None:
-            return
-        if self.best is None or now[0] > self.best[0]:
-            self.best = now
-        deviation = metrics.get("rollout/return_std", 0.0)
-        low, high = self.range or (now[0], now[0])
-        self.range = min(low, now[0] - deviation), max(high, now[0] + deviation)
+    def _remember(self, values: Mapping[str, float]) -> None:
+        for criterion in self.criteria:
+            if criterion.relative and criterion.metric in values:
+                value = values[criterion.metric]
+                self.highest[criterion.metric] = max(value, self.highest.get(criterion.metric, value))
+        current = mean_return(values)
+        if current is not None:
+            self.best = current if self.best is None or current[0] > self.best[0] else self.best
+            deviation = values.get("rollout/return_std", 0.0)
+            low, high = self.range or (current[0], current[0])
+            self.range = min(low, current[0] - deviation), max(high, current[0] + deviation)
 
     def state_dict(self) -> dict[str, Any]:
-        best = None if self.best is None else list(self.best)
-        covered = None if self.range is None else list(self.range)
-        return {"right": sorted(self.right), "highest": dict(self.highest), "best": best, "range": covered}
+        return {
+            "armed": sorted(self.armed),
+            "highest": dict(self.highest),
+            "best": self.best,
+            "range": self.range,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.right, self.highest = set(state["right"]), dict(state["highest"])
-        self.best, self.range = (
-            None if pair is None else (pair[0], pair[1]) for pair in (state["best"], state.get("range"))
-        )
+        self.armed = set(state["armed"])
+        self.highest = dict(state["highest"])
+        self.best = state["best"]
+        self.range = state["range"]
 
 
 def mean_return(metrics: Mapping[str, float]) -> tuple[float, float] | None:
-    """Of the episodes that ended in a rollout, with its standard error; `None` where none did."""
+    """Mean return of a rollout's finished episodes, with its standard error; `None` without any."""
     episodes = metrics.get("rollout/episodes", 0.0)
     if not episodes or "rollout/return_mean" not in metrics:
         return None

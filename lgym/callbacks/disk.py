@@ -1,4 +1,4 @@
-"""A full disk, said early and plainly."""
+"""A full disk, reported early and plainly."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from pathlib import Path
 import lightning as L
 
 from lgym.callbacks.collapse_guard import CollapseGuard
+from lgym.types import LgymError
+
+
+class DiskFullError(LgymError, OSError):
+    """The disk has no room for a checkpoint."""
 
 
 class DiskGuard(L.Callback):
-    """Before training, and before every checkpoint, sees to it that the disk has room for it.
+    """Raises `DiskFullError` before training, and before a checkpoint, if the disk has no room for the
+    checkpoint.
 
-    A checkpoint is written beside the old one and then takes its place, so what is there already stays whole.
+    A checkpoint is written beside the old one and then takes its place, so the old one stays whole.
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.require_room(trainer, pl_module)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.require_room(trainer, pl_module)
-
-    def require_room(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Raises OSError if the next checkpoint does not fit."""
         if trainer.checkpoint_callback is None:
             return
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         while not folder.exists():
             folder = folder.parent
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        kept = sum(callback.snapshots for callback in callbacks if isinstance(callback, CollapseGuard))
-        needed = checkpoint_bytes(pl_module) * (1 + kept)
+        snapshots = sum(callback.snapshots for callback in callbacks if isinstance(callback, CollapseGuard))
+        needed = checkpoint_bytes(pl_module) * (1 + snapshots)
         free = shutil.disk_usage(folder).free
         if free < needed:
-            raise OSError(
-                f"The disk of {folder} has {free / 1e6:.0f} MB left and a checkpoint needs about {needed / 1e6:.0f} MB. "
-                "The last checkpoint is untouched. Free some room and resume with --ckpt_path last, or keep runs elsewhere "
-                "with --trainer.default_root_dir."
+            raise DiskFullError(
+                f"The disk of {folder} has {free / 1e6:.0f} MB left and a checkpoint needs about "
+                f"{needed / 1e6:.0f} MB. The last checkpoint is untouched. Free some room and resume with "
+                "--ckpt_path last, or keep runs elsewhere with --trainer.default_root_dir."
             )
+
+    on_train_epoch_end = on_fit_start
 
 
 def checkpoint_bytes(module: L.LightningModule) -> int:
-    """About what a checkpoint takes: every trained parameter and two moments of it, and a megabyte of the rest."""
+    """Approximate size of a checkpoint: trained parameters, two moments of each, and a megabyte of the
+    rest."""
     return 3 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) + 1_000_000

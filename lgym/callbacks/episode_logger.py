@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +12,11 @@ import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym import ranks
-from lgym.plain_text import as_json, truncate_middle
-from lgym.terminal import escape_control_chars, say
+from lgym.plain_text import as_json, escape_control_chars, truncate_middle
+from lgym.terminal import say
 from lgym.types import Episode
 
-CELL = 4000
-"""Characters of one text in TensorBoard."""
+CELL = 4000  # characters of one text in TensorBoard
 
 
 class EpisodeLogger(L.Callback):
@@ -25,64 +25,58 @@ class EpisodeLogger(L.Callback):
     def __init__(self, every_n_rollouts: int = 5) -> None:
         """
         Args:
-            every_n_rollouts: how often; how many episodes is `data.log_episodes_per_rollout`.
+            every_n_rollouts: interval; `data.log_episodes_per_rollout` is the number of episodes.
         """
         self.every_n_rollouts = every_n_rollouts
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch % self.every_n_rollouts or not isinstance(trainer.logger, TensorBoardLogger):
-            return
         episodes = getattr(trainer.datamodule, "transcripts", ())  # type: ignore[attr-defined]
-        if episodes:
+        due = trainer.current_epoch % self.every_n_rollouts == 0
+        if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
             trainer.logger.experiment.add_text("transcripts", as_markdown(episodes), trainer.global_step)
 
 
 class TranscriptWriter(L.Callback):
-    """Writes what `predict` played to `transcripts.jsonl` in the run's folder, an episode a line."""
+    """Writes the episodes of `predict` to `transcripts.jsonl` in the run's folder, an episode per line."""
 
     def on_predict_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         path = Path(trainer.log_dir or trainer.default_root_dir) / "transcripts.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
         predictions: Any = trainer.predict_loop.predictions
-        episodes = [episode for batches in ranks.everyone(predictions) for batch in batches for episode in batch]
-        if not trainer.is_global_zero:
-            return
-        with path.open("w", encoding="utf-8") as file:
-            for episode in episodes:
-                file.write(as_json(as_record(episode)) + "\n")
-        say(f"{len(episodes)} episodes written to {path}")
-
-
-def as_record(episode: Episode) -> dict[str, Any]:
-    """An episode as plain data, its return included."""
-    return {**asdict(episode), "return": episode.episode_return}
+        episodes = [
+            episode for batches in ranks.everyone(predictions) for batch in batches for episode in batch
+        ]
+        if trainer.is_global_zero:
+            records = [{**asdict(episode), "return": episode.episode_return} for episode in episodes]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(as_json(record) + "\n" for record in records), encoding="utf-8")
+            say(f"{len(episodes)} episodes written to {path}")
 
 
 def as_markdown(episodes: Sequence[Episode]) -> str:
-    """A table an episode: what the model read, what it answered with which probability, what it got."""
-    parts = [f"**System prompt**\n\n{_plain(episodes[0].system_prompt)}"]
+    """A table per episode: observations, answers with their probabilities, values and rewards."""
+    parts = [f"**System prompt**\n\n{_cell(episodes[0].system_prompt)}"]
     for episode in episodes:
         end = "terminated" if episode.terminated else "truncated"
         rows = [
-            f"| {_plain(turn.observation_text)} | {_plain(turn.response_text)} | {_probabilities(turn.probabilities)} "
-            f"| {'' if turn.value is None else f'{turn.value:+.3f}'} | {turn.reward:+g} |"
+            f"| {_cell(turn.observation_text)} | {_cell(turn.response_text)} | "
+            f"{_probabilities(turn.probabilities)} | {'' if turn.value is None else f'{turn.value:+.3f}'} | "
+            f"{turn.reward:+g} |"
             for turn in episode.turns
         ]
         parts.append(
             f"**Seed {episode.seed}: return {episode.episode_return:+g}, {end}**\n\n"
-            "| observation | answer | probabilities | value | reward |\n|---|---|---|---|---|\n" + "\n".join(rows)
+            "| observation | answer | probabilities | value | reward |\n|---|---|---|---|---|\n"
+            + "\n".join(rows)
         )
     return "\n\n".join(parts)
 
 
 def _probabilities(probabilities: dict[str, float]) -> str:
-    likely = sorted(probabilities.items(), key=lambda item: -item[1])[:5]
-    return ", ".join(f"{_plain(text)} {p:.2f}" for text, p in likely)
+    likeliest = sorted(probabilities.items(), key=lambda item: -item[1])[:5]
+    return ", ".join(f"{_cell(text)} {p:.2f}" for text, p in likeliest)
 
 
-def _plain(text: str) -> str:
-    """Text as one table cell, its middle left out beyond `CELL` characters: nothing in it is markup, or acts otherwise."""
-    text = escape_control_chars(truncate_middle(text, CELL))
-    for character in "\\`*_{}[]<>|#~":
-        text = text.replace(character, f"\\{character}")
+def _cell(text: str) -> str:
+    """Text as a table cell in which nothing is markup, its middle left out beyond `CELL` characters."""
+    text = re.sub(r"[\\`*_{}\[\]<>|#~]", r"\\\g<0>", escape_control_chars(truncate_middle(text, CELL)))
     return text.replace("&", "&amp;").replace("\n", " ⏎ ")

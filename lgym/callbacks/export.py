@@ -16,35 +16,39 @@ CARD = """\
 {front}
 ---
 
-{what} trained with lgym by {algorithm} on {env}.
+{what} trained with lgym by {algorithm} on `{env}`.
 
 Its base is `{base}`{where}. To load it: {load}
 """
 
 VALUE_HEAD = """
-Its value head, which estimates the return still to come, lies beside it as `value_head.safetensors`; nothing else needs it.
+Its value head, which predicts the return, lies beside it as `value_head.safetensors`; nothing else needs it.
 """
 
-LOAD_ADAPTER = '`PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "<this folder>")`, of peft.'
+LOAD_ADAPTER = (
+    '`PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "<this folder>")`, of peft.'
+)
 LOAD_WHOLE = '`AutoModelForCausalLM.from_pretrained("<this folder>")`, of transformers.'
 
 
 class AdapterExport(L.Callback):
-    """At the end of `fit` writes `adapter/` in the run's folder.
+    """Writes `adapter/` in the run's folder at the end of `fit`.
 
-    `PeftModel.from_pretrained(base_model, "<run>/adapter")` opens it; the tokenizer lies in it too, the value head beside it
-    as `value_head.safetensors`, and a README.md that says what it is. A model trained without adapters is written whole.
+    `PeftModel.from_pretrained(base_model, "<run>/adapter")` opens it; the tokenizer lies in it too, the value
+    head beside it as `value_head.safetensors`, and a README.md. A model trained without adapters is written
+    whole.
     """
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        folder = Path(trainer.log_dir or trainer.default_root_dir)  # asked of all processes
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
         if trainer.is_global_zero and isinstance(pl_module, PolicyLearner):
             data = getattr(trainer, "datamodule", None)
             export_adapter(pl_module, folder / "adapter", getattr(data, "env", "an environment"))
 
 
 def export_adapter(module: PolicyLearner, folder: Path, env: str) -> None:
-    """Writes the module's adapter (or whole model), tokenizer, value head and a card; `env` is what it was trained on.
+    """Writes the module's adapter (or whole model), tokenizer, value head and a card; `env` is what it was
+    trained on.
 
     No file of it names a folder of this machine.
     """
@@ -52,38 +56,45 @@ def export_adapter(module: PolicyLearner, folder: Path, env: str) -> None:
     base, on_hub = base_of(module.llm_config.model)
     model: Any = llm.model
     peft_config = getattr(model, "peft_config", {}).get("default")
-    if peft_config is not None:
+    if peft_config is None:
+        model.save_pretrained(folder)
+    else:
         peft_config.base_model_name_or_path = base
-    options = {} if peft_config is None else {"save_embedding_layers": False}  # peft would ask the Hub about them
-    model.save_pretrained(folder, **options)
+        model.save_pretrained(folder, save_embedding_layers=False)  # peft would ask the Hub about them
     llm.tokenizer.save_pretrained(folder)
-    if llm.value_head is not None:
-        head = {name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
-        save_file(head, folder / "value_head.safetensors")
     where = "" if on_hub else ", a local folder of whoever trained it"
     if on_hub and Path(llm.causal_lm.config.name_or_path).is_dir():  # a package stood in for the Hub
-        where = f", with the rounded weights of the Python package {find_entry(module.llm_config.model).package}"
+        where = (
+            f", with the rounded weights of the Python package {find_entry(module.llm_config.model).package}"
+        )
     card = model_card(base, on_hub, where, type(module).__name__, env, adapter=peft_config is not None)
-    card += VALUE_HEAD if llm.value_head is not None else ""
-    (folder / "README.md").write_text(card, encoding="utf-8")  # in place of peft's, which is empty but for a path
+    if llm.value_head is not None:
+        head = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()
+        }
+        save_file(head, folder / "value_head.safetensors")
+        card += VALUE_HEAD
+    (folder / "README.md").write_text(
+        card, encoding="utf-8"
+    )  # in place of peft's, which is empty but for a path
 
 
 def base_of(model: str) -> tuple[str, bool]:
-    """The name of the model that a user named, and whether it is an id on the Hub: of a folder its last part alone."""
+    """The name of the model that a user named, and True for an id on the Hub; of a folder its last part
+    alone."""
     if Path(model).expanduser().is_dir():
         return Path(model).expanduser().resolve().name, False
     return find_entry(model).hub_id or model, True
 
 
 def model_card(base: str, on_hub: bool, where: str, algorithm: str, env: str, *, adapter: bool) -> str:
-    """What somebody who finds the folder has to know, with the Hub's front matter."""
-    front = [f"base_model: {base}"] if on_hub else []
-    front.append(f"library_name: {'peft' if adapter else 'transformers'}")
+    """The exported folder's README.md, with the Hub's front matter."""
+    library = f"library_name: {'peft' if adapter else 'transformers'}"
     return CARD.format(
-        front="\n".join(front),
+        front=f"base_model: {base}\n{library}" if on_hub else library,
         what="A LoRA adapter" if adapter else "A language model, every weight of it",
         algorithm=algorithm,
-        env=f"`{env}`",
+        env=env,
         base=base,
         where=where,
         load=LOAD_ADAPTER.format(base=base if on_hub else f"<the folder {base}>") if adapter else LOAD_WHOLE,

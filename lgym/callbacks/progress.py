@@ -1,4 +1,4 @@
-"""The progress bar: rollouts done, and within a rollout what is being played or learned."""
+"""The progress bar: rollouts done, and within a rollout the episodes played or the minibatches learned."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
-SHOWN = {
+SHOWN_METRICS = {
     "return": "rollout/return_mean",
     "entropy": "policy/entropy",
     "KL": "policy/approx_kl",
     "value": "blackjack/value_sampled",
 }
-"""Label and metric; one that is not logged is left out."""
 
 
 class RolloutProgress(ProgressBar):
-    """One line for the run (rollouts, mean return, entropy, KL), one for the rollout in hand."""
+    """A line for the run (rollouts, mean return, entropy, KL), and a line for the current rollout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,12 +36,14 @@ class RolloutProgress(ProgressBar):
         tqdm.write(kwargs.get("sep", " ").join(map(str, args)), file=sys.stderr)
 
     def on_play(self, done: int, total: int) -> None:
-        """Told by the data side how much of a rollout has been played."""
-        if not self._enabled:
-            return
-        self._open_run()
-        unit = "turns" if getattr(self._data(), "turns_per_rollout", None) and self.trainer.training else "episodes"
-        self._show(f"{'playing' if self.trainer.training else 'evaluating'} {unit}", done, total)
+        """Shows the progress of a rollout or an evaluation; called by the data side."""
+        if self._enabled:
+            self._open_run()
+            data = getattr(self.trainer, "datamodule", None)
+            unit = (
+                "turns" if getattr(data, "turns_per_rollout", None) and self.trainer.training else "episodes"
+            )
+            self._show(f"{'playing' if self.trainer.training else 'evaluating'} {unit}", done, total)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -51,22 +52,18 @@ class RolloutProgress(ProgressBar):
             self._show("learning minibatches", batch_idx + 1, None)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not self._enabled:
-            return
-        run = self._open_run()
-        metrics = trainer.callback_metrics
-        run.set_postfix({label: f"{float(metrics[name]):.3f}" for label, name in SHOWN.items() if name in metrics})
-        run.n = trainer.current_epoch + 1
-        run.refresh()
+        if self._enabled:
+            run, metrics = self._open_run(), trainer.callback_metrics
+            shown = {label: name for label, name in SHOWN_METRICS.items() if name in metrics}
+            run.set_postfix({label: f"{float(metrics[name]):.3f}" for label, name in shown.items()})
+            run.n = trainer.current_epoch + 1
+            run.refresh()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         for bar in (self._phase, self._run):
             if bar is not None:
                 bar.close()
         self._phase = self._run = None
-
-    def _data(self) -> Any:
-        return getattr(self.trainer, "datamodule", None)
 
     def _open_run(self) -> tqdm:
         if self._run is None:
@@ -83,13 +80,19 @@ class RolloutProgress(ProgressBar):
             )
         return self._run
 
-    def _show(self, what: str, done: int, total: int | None) -> None:
+    def _show(self, phase: str, done: int, total: int | None) -> None:
         bar = self._phase
-        if bar is None or bar.desc != what:
+        if bar is None or bar.desc != phase:
             if bar is not None:
                 bar.close()
             bar = self._phase = tqdm(
-                total=total, desc=what, leave=False, dynamic_ncols=True, file=sys.stderr, position=1, mininterval=0.3
+                total=total,
+                desc=phase,
+                leave=False,
+                dynamic_ncols=True,
+                file=sys.stderr,
+                position=1,
+                mininterval=0.3,
             )
         if done < bar.n:
             bar.reset(total)

@@ -1,4 +1,4 @@
-"""Episodes as pictures of their tokens: which of them the policy chose, and what it learns from each."""
+"""Episodes as pictures of their tokens: those that the policy chose stand out, with their advantages."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from PIL import Image, ImageDraw, ImageFont
 
-PROMPT_HEAD, PROMPT_TAIL = 60, 200  # how many tokens of a long stretch of prompt are shown, at its start and its end
+from lgym.plain_text import escape_control_chars
+
+PROMPT_HEAD, PROMPT_TAIL = (
+    60,
+    200,
+)  # tokens of a long stretch of prompt that are shown, at its start and its end
 MAX_HEIGHT = 4000  # of a picture, in pixels
-_COLOURS = LinearSegmentedColormap.from_list("", ["#C8452F", "white", "#2369BD"], N=257)  # odd: one of them is white
+_COLORS = LinearSegmentedColormap.from_list(
+    "", ["#C8452F", "white", "#2369BD"], N=257
+)  # odd: one of them is white
 _MARGIN, _PLAIN_ROW, _BOX_ROW, _NOTE_TOP = 12, 21, 34, 18  # pixels
 
 
 @dataclass(frozen=True)
 class ShownToken:
-    """One token: the policy chose it (`sampled`), the template or a cue put it into the answer (`forced`), or neither."""
+    """A token that the policy chose (`sampled`), that was put into its answer (`forced`), or neither
+    (`prompt`)."""
 
     text: str
     kind: Literal["prompt", "sampled", "forced"]
-    advantage: float | None
-    logprob: float | None
+    advantage: float | None = None
+    logprob: float | None = None
 
 
 class _Style(NamedTuple):
@@ -38,31 +46,52 @@ class _Style(NamedTuple):
     font: str = "DejaVuSansMono.ttf"
 
 
-_LABEL, _TITLE, _NOTICE = _Style("#202020"), _Style("#000000", font="DejaVuSansMono-Bold.ttf"), _Style("#8B1A8B")
-_PROMPT, _FORCED, _UNKNOWN = _Style("#666666"), _Style("#5A4300", "#FFF4B8", "#D9B428"), _Style("#202020", "#CFCFCF")
+_LABEL, _TITLE, _NOTICE = (
+    _Style("#202020"),
+    _Style("#000000", font="DejaVuSansMono-Bold.ttf"),
+    _Style("#8B1A8B"),
+)
+_PROMPT, _FORCED, _UNKNOWN = (
+    _Style("#666666"),
+    _Style("#5A4300", "#FFF4B8", "#D9B428"),
+    _Style("#202020", "#CFCFCF"),
+)
 
 
 class _Box(NamedTuple):
     text: str
     style: _Style
     note: str = ""
-    tokens: int = 0  # how many it stands for
+    tokens: int = 0  # that it stands for
 
 
-def token_picture(episodes: Sequence[Sequence[ShownToken]], titles: Sequence[str], *, width: int = 1100) -> np.ndarray:
-    """The episodes' text, a token a box: [height, width, 3] of uint8, for TensorBoard's `add_image(dataformats="HWC")`.
+def token_picture(
+    episodes: Sequence[Sequence[ShownToken]], titles: Sequence[str], *, width: int = 1100
+) -> np.ndarray:
+    """Draws the episodes' text, a box per token, for TensorBoard's `add_image(dataformats="HWC")`.
 
-    Prompt: grey text without a box. Forced: yellow, hatched. Sampled: red for a negative advantage, white for 0, blue for a
-    positive one, on one scale symmetric about 0; grey where there is no finite advantage; below it the log-probability.
-    What is not printable is shown as an escape. Of each stretch of prompt only the first `PROMPT_HEAD` and the last
-    `PROMPT_TAIL` tokens are shown; a picture that would be higher than `MAX_HEIGHT` ends with how many tokens it leaves out.
-    Raises ValueError where titles and episodes are not equally many.
+    Prompt: grey text without a box. Forced: yellow, hatched. Sampled: red for a negative advantage, white for
+        0, blue for a
+    positive one, on one scale symmetric about 0; grey where there is no finite advantage; below it the
+    log-probability. What is not printable is shown as an escape. Of each stretch of prompt only the first
+    `PROMPT_HEAD` and the last `PROMPT_TAIL` tokens are shown; a picture that would be higher than
+    `MAX_HEIGHT` ends with the number of tokens left out.
+
+    Returns:
+        [height, width, 3] of uint8.
+
+    Raises:
+        ValueError: if titles and episodes differ in number.
     """
     sampled = [token.advantage for episode in episodes for token in episode if token.kind == "sampled"]
     scale = max((abs(a) for a in sampled if a is not None and math.isfinite(a)), default=0.0) or 1.0
     paragraphs = _legend(scale)
     for title, episode in zip(titles, episodes, strict=True):
-        paragraphs += [[_Box(" ", _LABEL)], [_Box(title, _TITLE)], _boxes(episode, scale) or [_Box("(no tokens)", _NOTICE)]]
+        paragraphs += [
+            [_Box(" ", _LABEL)],
+            [_Box(title, _TITLE)],
+            _boxes(episode, scale) or [_Box("(no tokens)", _NOTICE)],
+        ]
     image, top, missing = Image.new("RGB", (width, MAX_HEIGHT), "white"), _MARGIN, sum(map(len, episodes))
     for row in _rows(paragraphs, width - 2 * _MARGIN):
         if top + _BOX_ROW + _PLAIN_ROW + _MARGIN > MAX_HEIGHT:
@@ -74,16 +103,19 @@ def token_picture(episodes: Sequence[Sequence[ShownToken]], titles: Sequence[str
 
 
 def _legend(scale: float) -> list[list[_Box]]:
-    steps = [_Box(f"{part * scale:+.3g}" if part else "0", _colour(part * scale, scale)) for part in (-1, -0.5, 0, 0.5, 1)]
+    steps = [
+        _Box(f"{part * scale:+.3g}" if part else "0", _color(part * scale, scale))
+        for part in (-1, -0.5, 0, 0.5, 1)
+    ]
     sampled = [_Box("sampled, by advantage: ", _LABEL), *steps, _Box(" none: ", _LABEL), _Box("  ", _UNKNOWN)]
     forced = _Box("forced, not chosen by the policy", _FORCED)
     return [[_Box("prompt ", _PROMPT), forced], [*sampled, _Box(" small type: log-probability", _LABEL)]]
 
 
-def _colour(advantage: float | None, scale: float) -> _Style:
+def _color(advantage: float | None, scale: float) -> _Style:
     if advantage is None or not math.isfinite(advantage):
         return _UNKNOWN
-    fill = _COLOURS((advantage / scale + 1) / 2)
+    fill = _COLORS((advantage / scale + 1) / 2)
     return _Style("#FFFFFF" if np.dot(fill[:3], (0.3, 0.59, 0.11)) < 0.55 else "#202020", to_hex(fill))
 
 
@@ -102,7 +134,7 @@ def _box(token: ShownToken, scale: float) -> _Box:
     if token.kind != "sampled":
         return _Box(token.text, _FORCED if token.kind == "forced" else _PROMPT, tokens=1)
     note = "" if token.logprob is None else f"{round(token.logprob, 2) + 0.0:g}"
-    return _Box(token.text, _colour(token.advantage, scale), note, 1)
+    return _Box(token.text, _color(token.advantage, scale), note, 1)
 
 
 def _rows(paragraphs: Sequence[Sequence[_Box]], width: int) -> Iterator[list[_Box]]:
@@ -111,7 +143,7 @@ def _rows(paragraphs: Sequence[Sequence[_Box]], width: int) -> Iterator[list[_Bo
     for paragraph in paragraphs:
         row: list[_Box] = []
         for box in paragraph:
-            text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in box.text.replace("\n", "⏎"))
+            text = escape_control_chars(box.text.replace("\n", "⏎"))
             for cut in re.finditer(f"[^⏎]{{1,{longest}}}⏎{{0,2}}|⏎{{1,{longest}}}|^$", text):
                 piece = box._replace(text=cut[0]) if cut.start() == 0 else _Box(cut[0], box.style)
                 ended = row and row[-1].text.endswith("⏎") and not piece.text.startswith("⏎")
@@ -146,4 +178,6 @@ def _width(box: _Box) -> int:
 
 @cache
 def _font(name: str, size: int = 14) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/{name}", size, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(
+        f"{matplotlib.get_data_path()}/fonts/ttf/{name}", size, layout_engine=ImageFont.Layout.BASIC
+    )

@@ -1,4 +1,4 @@
-"""What the model was fed and what it chose, token by token, as a picture in TensorBoard."""
+"""Prompt tokens and chosen tokens of a rollout, as a picture in TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ from lgym.types import TaughtTurn
 
 
 class TokenTraceLogger(L.Callback):
-    """Draws some episodes of a rollout to TensorBoard's images: prompts, forced and chosen tokens with their advantages."""
+    """Draws some episodes of a rollout to TensorBoard's images: prompt tokens, forced tokens, and chosen
+    tokens with their advantages."""
 
     def __init__(self, every_n_rollouts: int = 5) -> None:
         """
         Args:
-            every_n_rollouts: how often.
+            every_n_rollouts: interval.
         """
         self.every_n_rollouts = every_n_rollouts
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         episodes: Sequence[Sequence[TaughtTurn]] = getattr(pl_module, "taught", ())
-        if (
-            trainer.current_epoch % self.every_n_rollouts
-            or not isinstance(trainer.logger, TensorBoardLogger)
-            or not episodes
-        ):
-            return
-        tokenizer = pl_module.tokenizer
-        titles = [f"Rollout {trainer.current_epoch + 1}, episode {number + 1}" for number in range(len(episodes))]
-        picture = token_picture([shown_tokens(turns, tokenizer) for turns in episodes], titles)
-        trainer.logger.experiment.add_image("tokens", picture, trainer.global_step, dataformats="HWC")
+        due = trainer.current_epoch % self.every_n_rollouts == 0
+        if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
+            titles = [f"Rollout {trainer.current_epoch + 1}, episode {i + 1}" for i in range(len(episodes))]
+            picture = token_picture([shown_tokens(turns, pl_module.tokenizer) for turns in episodes], titles)
+            trainer.logger.experiment.add_image("tokens", picture, trainer.global_step, dataformats="HWC")
 
 
 def shown_tokens(turns: Sequence[TaughtTurn], tokenizer: Any) -> list[ShownToken]:
-    """An episode's tokens in reading order; of a prompt that goes on from the turn before only what is new."""
+    """An episode's tokens in reading order; a prompt that extends the turn before contributes its new tokens
+    only."""
     shown: list[ShownToken] = []
-    fed: tuple[int, ...] = ()
+    context: tuple[int, ...] = ()
     for turn in turns:
-        known = len(fed) if turn.prompt_ids[: len(fed)] == fed else 0
-        shown += [ShownToken(tokenizer.decode([token]), "prompt", None, None) for token in turn.prompt_ids[known:]]
-        for token, chosen, logprob, advantage in zip(turn.ids, turn.mask, turn.logprobs, turn.advantages, strict=True):
-            text = tokenizer.decode([token])
+        known = len(context) if turn.prompt_ids[: len(context)] == context else 0
+        shown += [ShownToken(tokenizer.decode([token_id]), "prompt") for token_id in turn.prompt_ids[known:]]
+        for token_id, chosen, logprob, advantage in zip(
+            turn.ids, turn.mask, turn.logprobs, turn.advantages, strict=True
+        ):
+            text = tokenizer.decode([token_id])
             shown.append(
-                ShownToken(text, "sampled", advantage, logprob) if chosen else ShownToken(text, "forced", None, None)
+                ShownToken(text, "sampled", advantage, logprob) if chosen else ShownToken(text, "forced")
             )
-        fed = turn.prompt_ids + turn.ids
+        context = turn.prompt_ids + turn.ids
     return shown

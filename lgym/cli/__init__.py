@@ -1,23 +1,20 @@
-"""The command line: `lgym fit | validate | test | predict | check | play --config FILE [--any.option VALUE ...]`."""
+"""The command line: `lgym fit | validate | test | predict | check | play --config FILE [--any.option VALUE
+...]`."""
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-from jsonargparse import ArgumentError, set_parsing_settings
+from jsonargparse import set_parsing_settings
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.trainer import Trainer
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lgym import ranks
 from lgym.callbacks import (
     AdapterExport,
     CollapseGuard,
@@ -31,18 +28,14 @@ from lgym.callbacks import (
     follow_first_process,
 )
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
-from lgym.cli.errors import LOST, MESSAGE, NOT_OPENED, essence, quieten
-from lgym.cli.runs import CHECKPOINTS, NoCheckpointError, last_checkpoint, version_of
-from lgym.cli.trainer import LgymTrainer
-from lgym.cli.yaml_keys import refuse_repeated_keys
+from lgym.cli.errors import errors_as_messages, silence_libraries
+from lgym.cli.runs import CHECKPOINTS, find_checkpoint, version_of
+from lgym.cli.trainer import FinalEvaluation, LgymTrainer
+from lgym.cli.yaml_keys import refuse_duplicate_keys
 from lgym.data import RolloutDataModule
-from lgym.envs.workers import BrokenEnvironmentError
 from lgym.models import LLMConfig
 from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
-from lgym.modules.faults import NonFiniteLossError
-from lgym.plain_text import truncate_middle
-from lgym.terminal import escape_control_chars
 from lgym.types import ConfigError
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -54,10 +47,8 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "max_epochs": 100,
     "num_sanity_val_steps": 0,
 }
-"""What lgym sets otherwise than Lightning. `max_epochs` counts rollouts."""
 
-
-LOOKING: dict[str, Any] = {
+READ_ONLY_TRAINER: dict[str, Any] = {
     "logger": False,
     "callbacks": [],
     "enable_checkpointing": False,
@@ -66,33 +57,28 @@ LOOKING: dict[str, Any] = {
     "num_nodes": 1,
     "strategy": "auto",
 }
-"""The trainer of a subcommand that only looks: no run's folder, and nobody who watches a run."""
 
-SWITCHES = {"check": (), "play": ("greedy", "human", "render")}
-"""The subcommands that only look, with their options that need no value."""
-
-
-def same_seed(seed_everything: int | bool) -> int:
-    """The data side's seed: one number seeds a run."""
-    return int(seed_everything)
+READ_ONLY_SWITCHES = {"check": (), "play": ("greedy", "human", "render")}
+"""The subcommands that write no run's folder, with their options that need no value."""
 
 
 def default_precision(llm: LLMConfig) -> str:
-    """`trainer.precision` where none is given: that of the model's registry entry."""
+    """`trainer.precision` of the model's registry entry, for a run that gives none."""
     if find_entry(llm.model).dtype == "float32":
         return "32-true"
     return "bf16-mixed" if llm.lora is None else "bf16-true"
 
 
 class LgymCLI(LightningCLI):
-    """LightningCLI with a module by class_path, lgym's callbacks, and one folder a run that resuming goes on in."""
+    """LightningCLI with a module by class_path, lgym's callbacks, and one folder per run, in which resuming
+    goes on."""
 
     trainer: LgymTrainer
 
     def __init__(self, args: list[str] | None = None) -> None:
         words = set(sys.argv[1:] if args is None else args)
         names = set(self.subcommands())
-        self._spared = names - words if words & names or words <= {"-h", "--help"} else set()
+        self._unused_subcommands = names - words if words & names or words <= {"-h", "--help"} else set()
         raising = {"exit_on_error": False}  # jsonargparse would print a hundred lines of usage first
         super().__init__(
             PolicyLearner,
@@ -105,7 +91,7 @@ class LgymCLI(LightningCLI):
             auto_configure_optimizers=False,
             parser_kwargs={
                 "prog": "lgym",
-                "description": "Online reinforcement learning of language-model agents in any Gymnasium environment.",
+                "description": "Online reinforcement learning of language-model agents in Gymnasium environments.",
                 **raising,
                 **{name: dict(raising) for name in names},
             },
@@ -114,33 +100,36 @@ class LgymCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Lightning's, and those of `LgymTrainer`."""
-        return {**LightningCLI.subcommands(), **dict.fromkeys(SWITCHES, {"model", "datamodule"})}
+        """Lightning's subcommands, and those of `LgymTrainer`."""
+        return {**LightningCLI.subcommands(), **dict.fromkeys(READ_ONLY_SWITCHES, {"model", "datamodule"})}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=same_seed)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
-    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
-        if subcommand in self._spared:  # each takes a fifth of a second to make
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        if subcommand in self._unused_subcommands:  # each takes a fifth of a second to make
             self._subcommand_method_arguments[subcommand] = []
             return self.init_parser(**kwargs)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if "verbose" in self._subcommand_method_arguments[subcommand]:
             parser.set_defaults(verbose=False)  # RunSummary prints the result
         for action in parser._actions:
-            if action.dest in SWITCHES.get(subcommand, ()):
+            if action.dest in READ_ONLY_SWITCHES.get(subcommand, ()):
                 action.nargs, action.const = "?", True  # `--human` as well as `--human true`
         return parser
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: Lightning would let the settings saved in a checkpoint say which classes run."""
+        """Does nothing: Lightning would let the settings saved in a checkpoint say which classes run."""
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         if kwargs.get("weights_only") is False:
             raise ConfigError(
-                "weights_only: false would run whatever a checkpoint's author put in it. lgym's checkpoints do not need it: "
-                "leave it out. To open another one that you trust, call Lightning's Trainer in a program of your own."
+                "weights_only: false would run whatever a checkpoint's author put in it. lgym's checkpoints "
+                "do not need it: leave it out. To open another one that you trust, call Lightning's Trainer "
+                "in a program of your own."
             )
         return kwargs | ({"weights_only": True} if "weights_only" in kwargs else {})
 
@@ -151,49 +140,35 @@ class LgymCLI(LightningCLI):
             config.trainer.precision = default_precision(llm)
         self.run_version: int | str | None = None
         if self.subcommand != "fit":
-            self.save_config_callback = None  # a run's folder keeps the configuration that it was trained with
-        ckpt_path = config.get("ckpt_path")
-        if not ckpt_path:
-            return
-        root = Path(config.trainer.default_root_dir)
-        if ckpt_path in ("last", "auto"):
-            try:
-                ckpt_path = str(last_checkpoint(root))
-            except NoCheckpointError:
-                if ckpt_path == "last":
-                    raise
-                ckpt_path = None
-            config.ckpt_path = ckpt_path
-            if ckpt_path is None:
-                return
-        elif not Path(ckpt_path).is_file():
-            raise ConfigError(
-                f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, `last` for the newest under {root}, or "
-                "`auto` for that if there is one."
+            self.save_config_callback = (
+                None  # a run's folder keeps the configuration that it was trained with
             )
-        number = version_of(Path(ckpt_path), root)
-        if number is not None:
-            self.run_version = number if self.subcommand == "fit" else f"version_{number}/{self.subcommand}"
+        if config.get("ckpt_path"):
+            root = Path(config.trainer.default_root_dir)
+            checkpoint = find_checkpoint(config.ckpt_path, root)
+            config.ckpt_path = None if checkpoint is None else str(checkpoint)
+            number = None if checkpoint is None else version_of(checkpoint, root)
+            if number is not None:
+                self.run_version = (
+                    number if self.subcommand == "fit" else f"version_{number}/{self.subcommand}"
+                )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self._get(self.config_init, "trainer")
-        if self.subcommand in SWITCHES:
-            return super().instantiate_trainer(**LOOKING, **kwargs)
-        plugins = config.get("plugins") or []
-        plugins = plugins if isinstance(plugins, list) else [plugins]
+        plugins = _as_list(config.get("plugins"))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
-        if config.get("logger") in (None, True):
+        if self.subcommand in READ_ONLY_SWITCHES:
+            kwargs |= READ_ONLY_TRAINER
+        elif config.get("logger") in (None, True):
             root = Path(config["default_root_dir"])
             kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
         return super().instantiate_trainer(**kwargs)
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Adds lgym's own callbacks, each unless the configuration already has one of its kind."""
-        if self.subcommand in SWITCHES:
+        if self.subcommand in READ_ONLY_SWITCHES:
             return super()._instantiate_trainer(config, callbacks)
-        given = config.get("callbacks") or []
-        given = given if isinstance(given, list) else [given]
         ours: list[Callback] = [
             AdapterExport(),
             RunSummary(),
@@ -203,21 +178,22 @@ class LgymCLI(LightningCLI):
             DiskGuard(),
             GracefulShutdown(),
             CollapseGuard(act=False),
+            FinalEvaluation(),
         ]
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
-        folder = self._checkpoint_folder(config)
-        if config.get("enable_checkpointing") is not False and folder is not None:
-            ours.append(
-                ModelCheckpoint(
-                    dirpath=folder,
-                    filename="last",
-                    save_on_train_epoch_end=True,
-                    enable_version_counter=False,
-                )
+        if config.get("enable_checkpointing") is not False:
+            logger = config.get("logger")
+            run = logger.log_dir if isinstance(logger, TensorBoardLogger) else config["default_root_dir"]
+            last = ModelCheckpoint(
+                dirpath=Path(run) / CHECKPOINTS,
+                filename="last",
+                save_on_train_epoch_end=True,
+                enable_version_counter=False,
             )
-        kinds = {type(callback) for callback in given}
-        return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
+            ours.append(last)
+        given = {type(callback) for callback in _as_list(config.get("callbacks"))}
+        return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in given])
 
     def after_fit(self) -> None:
         """Ends with status 1 where a guard ended the run."""
@@ -230,52 +206,21 @@ class LgymCLI(LightningCLI):
         if any(finding.problem for finding in self.trainer.check(**arguments)):
             sys.exit(1)
 
-    def _checkpoint_folder(self, config: dict[str, Any]) -> Path | None:
-        logger = config.get("logger")
-        if isinstance(logger, TensorBoardLogger):
-            return Path(logger.log_dir) / CHECKPOINTS
-        return Path(config["default_root_dir"]) / CHECKPOINTS
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line; a mistake that lgym understands ends it with one message and exit status 1."""
+    """Runs the command line; what lgym or the parser refuses ends it with one message and exit status 1 or
+    2."""
     follow_first_process()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    refuse_repeated_keys()
+    refuse_duplicate_keys()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    quieten()
+    silence_libraries()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
-    try:
+    with errors_as_messages():
         LgymCLI(args)
-    except ArgumentError as error:
-        print(
-            f"lgym: {escape_control_chars(truncate_middle(essence(str(error)), MESSAGE))}\n(`lgym fit --help` lists every option.)",
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    except (
-        ValueError,
-        NonFiniteLossError,
-        BrokenEnvironmentError,
-        OSError,
-        MisconfigurationException,
-        UnpicklingError,
-    ) as error:
-        if os.environ.get("LGYM_DEBUG"):
-            raise
-        if getattr(error, "errno", None) == errno.ENOSPC:
-            error = OSError(f"{error}. The disk is full; the last checkpoint is whole. Free some room and --ckpt_path last.")
-        said = NOT_OPENED if isinstance(error, UnpicklingError) else escape_control_chars(truncate_middle(str(error), MESSAGE))
-        print(f"\nlgym: {said}\n(LGYM_DEBUG=1 shows where in the code.)", file=sys.stderr)
-        sys.exit(1)
-    except RuntimeError as error:
-        if os.environ.get("LGYM_DEBUG") or not ranks.is_loss_of_another(error):
-            raise
-        print(f"\nlgym: {LOST.format(rank=ranks.rank(), said=str(error).splitlines()[0][:200])}", file=sys.stderr)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

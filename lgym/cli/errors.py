@@ -1,48 +1,99 @@
-"""What a run that ends by a mistake says, and what libraries say that is not heard."""
+"""The last message of a run that fails, and the messages of libraries that are not shown."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-NOT_OPENED = (
-    "The checkpoint (ckpt_path) was not opened. It holds something else than tensors, numbers and texts, and opening that "
-    "could run a program of whoever wrote it; or it is no checkpoint, or damaged. None of lgym's own is like that: give "
-    "another one."
+from jsonargparse import ArgumentError
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lgym import ranks
+from lgym.plain_text import escape_control_chars, truncate_middle
+from lgym.types import LgymError
+
+MAX_MESSAGE = 10_000  # characters; a message may quote an observation
+
+PEER_LOST = (
+    "Process {rank} of the run ends, since another one has ended or cannot be reached; its own message stands "
+    "above, unless it was killed, as it is where memory runs out. The last checkpoint is whole: go on with "
+    "--ckpt_path last.\n"
+    "({error})"
 )
 
-LOST = (
-    "Process {rank} of the run ends, since another one has ended or cannot be reached; what that one said stands above, "
-    "unless it was killed, as it is where memory runs out. The last checkpoint is whole: go on with --ckpt_path last.\n"
-    "({said})"
+UNHELPFUL_WARNINGS = (
+    ".*does not have many workers.*",  # batches come ready-made
+    ".*`training_step` returned `None`.*",  # target_kl skips on purpose
+    ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
+    ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
+    ".*modules in eval mode.*",
+    ".*callbacks used to create the checkpoint.*",  # looking at a checkpoint takes none
+    ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
+    ".*isinstance\\(treespec, LeafSpec\\).*",
+    ".*Unable to fetch remote file.*",
+    ".*recommended to use `self.log\\(.*sync_dist=True.*",  # every process has the same value already
+    ".*The `srun` command is available.*",
 )
 
-MESSAGE = 10_000
-"""Characters of an error's message that are shown; it may quote an observation."""
+
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """Context manager that ends the process with one message where lgym or the parser refuses something.
+
+    Other errors, such as a `ValueError` of the user's own agent, keep their traceback; with `LGYM_DEBUG=1` all do.
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        message = _printable(_without_types(str(error)))
+        _exit(f"lgym: {message}\n(`lgym fit --help` lists every option.)", status=2)
+    except (LgymError, MisconfigurationException, RuntimeError, ValueError) as error:
+        refusal = None if os.environ.get("LGYM_DEBUG") else _refusal(error)
+        if refusal is None:
+            raise
+        _exit(f"\nlgym: {refusal}\n(LGYM_DEBUG=1 shows where in the code.)", status=1)
 
 
-def essence(message: str) -> str:
-    """A parser's message without its account of every type that was tried."""
-    noise = ("Does not validate against", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
+def _refusal(error: BaseException) -> str | None:
+    """The message of a refusal by lgym or Lightning, or of the loss of another process; `None` for other errors."""
+    if isinstance(error, RuntimeError) and ranks.is_loss_of_another(error):
+        return PEER_LOST.format(rank=ranks.rank(), error=str(error).splitlines()[0][:200])
+    while (
+        type(error) is ValueError and error.__cause__ is not None
+    ):  # jsonargparse wraps what a constructor raises
+        error = error.__cause__
+    return _printable(str(error)) if isinstance(error, LgymError | MisconfigurationException) else None
+
+
+def _exit(message: str, status: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(status)
+
+
+def _printable(message: str) -> str:
+    return escape_control_chars(truncate_middle(message, MAX_MESSAGE))
+
+
+def _without_types(message: str) -> str:
+    """A parser's message without its account of every type that it tried."""
+    noise = (
+        "Does not validate against",
+        "Subtypes:",
+        "Errors:",
+        "Given value",
+        "Expected a <class 'NoneType'>",
+    )
     lines = (line.strip().removeprefix("- ") for line in message.splitlines())
     return "\n  ".join(line for line in lines if line and not line.startswith(noise))
 
 
-def quieten() -> None:
+def silence_libraries() -> None:
     """Silences advice that does not hold here, and libraries' messages about each other."""
-    for message in (
-        ".*does not have many workers.*",  # batches come ready-made
-        ".*`training_step` returned `None`.*",  # target_kl skips on purpose
-        ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
-        ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
-        ".*modules in eval mode.*",
-        ".*callbacks used to create the checkpoint.*",  # looking at a checkpoint takes none
-        ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*Unable to fetch remote file.*",
-        ".*recommended to use `self.log\\(.*sync_dist=True.*",  # everyone has the same value already
-        ".*The `srun` command is available.*",
-    ):
+    for message in UNHELPFUL_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):

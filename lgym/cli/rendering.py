@@ -1,4 +1,4 @@
-"""An environment's own pictures of an episode: text as it is drawn, frames in the end as one GIF."""
+"""An environment's own rendering of an episode: text printed turn by turn, or frames saved as one GIF."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from lgym.data import RolloutDataModule
 from lgym.terminal import sanitize_rendering, say
 from lgym.types import ConfigError
 
-MODES = ("ansi", "rgb_array")
-"""What can be shown, the better first."""
-
-SHORTEST = 0.1  # seconds of a frame
+MODES = ("ansi", "rgb_array")  # in order of preference
+MIN_FRAME_SECONDS = 0.1
 
 
 def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
-    """The environment that `predict` plays in, made to draw itself.
+    """The environment that `predict` plays in, with a render mode.
 
     Raises:
-        ValueError: if it can do so neither as text nor as frames.
+        ConfigError: if it renders neither as text nor as frames.
     """
-    own = data.eval_env_kwargs or {}
-    mode = {**(data.env_kwargs or {}), **own}.get("render_mode")
+    eval_env_kwargs = data.eval_env_kwargs or {}
+    mode = {**(data.env_kwargs or {}), **eval_env_kwargs}.get("render_mode")
     if mode is None:
         plain = data.env_maker("predict")()
         offered = plain.metadata.get("render_modes", ())
@@ -38,34 +36,39 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
                 f"{', '.join(offered) or 'no mode'}. Leave --render out."
             )
     elif mode not in MODES:
-        raise ConfigError(f"The environment's render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out.")
-    data.eval_env_kwargs = {**own, "render_mode": mode}
+        raise ConfigError(
+            f"The environment's render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out."
+        )
+    data.eval_env_kwargs = {**eval_env_kwargs, "render_mode": mode}
     return data.env_maker("predict")()
 
 
-class Pictures:
-    """What an environment draws, turn by turn."""
+class Renderer:
+    """Shows an environment's rendering after each turn."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         self._env = env
         self._frames: list[Image.Image] = []
 
-    def take(self) -> None:
+    def render(self) -> None:
         """Prints the text, or keeps the frame."""
         try:
-            drawn = self._env.render()
+            rendered = self._env.render()
         except DependencyNotInstalled as error:
-            raise ConfigError(f"The environment cannot be rendered: {error}. Install that, or leave --render out.") from error
-        if isinstance(drawn, str):
-            say(sanitize_rendering(drawn).rstrip("\n"))
-        elif drawn is not None:
-            self._frames.append(Image.fromarray(np.asarray(drawn, dtype=np.uint8)))
+            raise ConfigError(
+                f"The environment cannot be rendered: {error}. Install that, or leave --render out."
+            ) from error
+        if isinstance(rendered, str):
+            say(sanitize_rendering(rendered).rstrip("\n"))
+        elif rendered is not None:
+            self._frames.append(Image.fromarray(np.asarray(rendered, dtype=np.uint8)))
 
     def save(self, path: Path, seconds: float) -> None:
-        """Writes the frames, if there are any, each for so many seconds."""
+        """Writes the frames as a GIF, if there are any; each is shown for `seconds`."""
         if not self._frames:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         first, *rest = self._frames
-        first.save(path, "GIF", save_all=True, append_images=rest, duration=int(1000 * max(seconds, SHORTEST)), loop=0)
+        milliseconds = int(1000 * max(seconds, MIN_FRAME_SECONDS))
+        first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
         say(f"{len(self._frames)} frames written to {path}")

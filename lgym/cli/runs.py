@@ -1,4 +1,5 @@
-"""Where a run keeps its things: `<default_root_dir>/version_<n>/`, with logs, config.yaml, `checkpoints/`, `adapter/`."""
+"""Layout of a run's folder: `<default_root_dir>/version_<n>/` with logs, config.yaml, `checkpoints/` and
+`adapter/`."""
 
 from __future__ import annotations
 
@@ -10,31 +11,40 @@ CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 
 
-class NoCheckpointError(ConfigError):
-    """There is no checkpoint where one was asked for."""
+def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
+    """The checkpoint that `--ckpt_path` names.
 
+    Args:
+        ckpt_path: a file, `last` for the newest of the runs under `root`, or `auto` for that if there is one.
+        root: `trainer.default_root_dir`.
 
-def last_checkpoint(root: Path) -> Path:
-    """The newest last checkpoint of the runs under `root`.
+    Returns:
+        The file; `None` for `auto` without any.
 
     Raises:
-        NoCheckpointError: if there is none.
+        ConfigError: if there is no such file.
     """
-    written = [*root.glob(f"version_*/{CHECKPOINTS}/{LAST}"), *root.glob(f"{CHECKPOINTS}/{LAST}")]
-    found = sorted(written, key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise NoCheckpointError(
-            f"--ckpt_path last: there is no checkpoint under {root} yet (looked for version_*/{CHECKPOINTS}/{LAST}). "
-            "A run saves its first one after its first rollout. Check trainer.default_root_dir, or start without "
-            "--ckpt_path."
+    if ckpt_path not in ("last", "auto"):
+        if Path(ckpt_path).is_file():
+            return Path(ckpt_path)
+        raise ConfigError(
+            f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, `last` for the newest under "
+            f"{root}, or `auto` for that if there is one."
         )
-    return found[-1]
+    files = [*root.glob(f"version_*/{CHECKPOINTS}/{LAST}"), *root.glob(f"{CHECKPOINTS}/{LAST}")]
+    if not files and ckpt_path == "last":
+        raise ConfigError(
+            f"--ckpt_path last: there is no checkpoint under {root} yet (looked for "
+            f"version_*/{CHECKPOINTS}/{LAST}). A run saves its first one after its first rollout. Check "
+            "trainer.default_root_dir, or start without --ckpt_path."
+        )
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def version_of(checkpoint: Path, root: Path) -> int | None:
-    """The number of the run under `root` that a checkpoint belongs to, or `None` if it is not one of these runs."""
+    """The number of the run under `root` that a checkpoint belongs to; `None` for a checkpoint from
+    elsewhere."""
     folder = checkpoint.resolve().parent.parent
-    if folder.parent != root.resolve() or not folder.name.startswith("version_"):
-        return None
     number = folder.name.removeprefix("version_")
-    return int(number) if number.isdigit() else None
+    is_run = folder.parent == root.resolve() and folder.name.startswith("version_") and number.isdigit()
+    return int(number) if is_run else None

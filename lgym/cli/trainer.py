@@ -1,22 +1,25 @@
-"""Lightning's Trainer with two more things to do: look before training, and watch."""
+"""Lightning's Trainer with `check` and `play`, and with an evaluation of the policy that a run ends with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer import Trainer
 from torch.utils.data import DataLoader, IterableDataset
 
 from lgym.cli.check import check
 from lgym.cli.check.findings import Finding
-from lgym.cli.play import Show, play_yourself, watch
+from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.data import RolloutDataModule
 from lgym.modules import PolicyLearner
 
 
 class LgymTrainer(Trainer):
-    """What `lgym check` and `lgym play` call. Both run where `predict` would, so that accelerator, precision and checkpoint
-    are treated as there."""
+    """Trainer of `lgym check` and `lgym play`.
+
+    Both run inside `predict`, so that accelerator, precision and checkpoint are treated as there.
+    """
 
     def check(
         self,
@@ -28,7 +31,8 @@ class LgymTrainer(Trainer):
     ) -> list[Finding]:
         """Show what the model will see, before any training.
 
-        Ends with status 1 where something would make training useless. Nothing is written but what `json` names.
+        Ends with status 1 where something would make training useless. Nothing is written but what `json`
+        names.
 
         Args:
             model: the run's module.
@@ -64,33 +68,49 @@ class LgymTrainer(Trainer):
             model: the run's module.
             datamodule: the run's data.
             ckpt_path: the checkpoint that plays: a file, or `last`; without one the untrained model.
-            episodes: how many to play.
-            seed: what the first episode is reset with, each further one with the next number; also seeds the sampling.
+            episodes: number of episodes to play.
+            seed: reset seed of the first episode, each further one has the next number; also seeds the
+                sampling.
             greedy: take the likeliest answer instead of sampling one.
             delay: seconds to wait after each turn, and for which a picture of the GIF is shown.
             human: take the turns yourself; no model is loaded.
             render: show the environment's own rendering too: its text, or its frames as a GIF.
             render_to: the GIF's file; by default play.gif in the run's folder.
         """
-        show = Show(episodes, seed, delay, render, render_to, self.default_root_dir, ckpt_path)
+        options = PlayOptions(
+            episodes, seed, greedy, delay, human, render, render_to, self.default_root_dir, ckpt_path
+        )
         if human:
-            show.require_no_model(greedy=greedy)
-            play_yourself(datamodule, show)
+            play_yourself(datamodule, options)
         else:
-            self._with_model(lambda: watch(datamodule, model, show, greedy=greedy), model, datamodule, ckpt_path)
+            self._with_model(lambda: watch(datamodule, model, options), model, datamodule, ckpt_path)
 
     def _with_model(
-        self, work: Callable[[], None], model: PolicyLearner, datamodule: RolloutDataModule, ckpt_path: str | None
+        self,
+        work: Callable[[], None],
+        model: PolicyLearner,
+        datamodule: RolloutDataModule,
+        ckpt_path: str | None,
     ) -> None:
         """Runs `work` once, with the model built, on its device, and the checkpoint in it."""
         loader = DataLoader(_Once(work), batch_size=None)
         datamodule.predict_dataloader = lambda: loader  # type: ignore[method-assign]
         self.predict_loop.inference_mode = False  # a check takes gradients
-        self.predict(model, datamodule=datamodule, return_predictions=False, ckpt_path=ckpt_path, weights_only=True)
+        self.predict(
+            model, datamodule=datamodule, return_predictions=False, ckpt_path=ckpt_path, weights_only=True
+        )
+
+
+class FinalEvaluation(Callback):
+    """Has the policy that a run ends with evaluated, whatever `check_val_every_n_epoch` is."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            trainer.check_val_every_n_epoch = 1
 
 
 class _Once(IterableDataset):
-    """No batches, but something that happens when they are asked for."""
+    """Dataset without batches that runs `work` when it is iterated."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work = work

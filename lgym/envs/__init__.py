@@ -1,4 +1,4 @@
-"""Environments: how they are made, and what is known exactly about some of them."""
+"""Environments: construction, exact values of some, and lgym's own ids, which importing this registers."""
 
 from lgym.envs.frozen_lake import RandomFrozenLakeEnv
 from lgym.envs.make import make_env

@@ -56,10 +56,14 @@ def broken_loss(monkeypatch, rollouts, how):
 
     def broken(self, batch):
         loss, metrics = sound(self, batch)
-        asked.append((self.trainer.current_epoch + 1, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready))
+        asked.append(
+            (self.trainer.current_epoch + 1, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+        )
         if asked[-1] in [(rollout, 2) for rollout in rollouts]:
             p = next(p for p in self.parameters() if p.requires_grad)
-            loss = loss * torch.nan if how == "loss" else loss + (p * 0).sqrt().sum()  # finite, but of infinite slope
+            loss = (
+                loss * torch.nan if how == "loss" else loss + (p * 0).sqrt().sum()
+            )  # finite, but of infinite slope
         return loss, metrics
 
     monkeypatch.setattr(PPO, "loss", broken)
@@ -101,7 +105,9 @@ def test_each_action_is_an_event_in_tensorboard(tmp_path, model_folder):
     texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("guard/text_summary")]
     assert len(texts) == 2
     assert "| 2 | warns | rollout/dominant_action is 1, above 0.95 |" in texts[0]
-    assert "| 4 | lowers the learning rates to 0.5 of what is configured | rollout/dominant_action" in texts[1]
+    assert (
+        "| 4 | lowers the learning rates to 0.5 of what is configured | rollout/dominant_action" in texts[1]
+    )
     assert logged(tmp_path, "guard/level") == [0, 1, 1, 2, 2]
 
 
@@ -124,7 +130,10 @@ def test_it_goes_back_to_the_best_validated_weights_exactly(tmp_path, model_fold
     assert kept["best"]["number"] == 1
     assert kept["undone"] == 5 - 1
     for other in (3, 5):  # before and after, it goes on learning, and drawing
-        assert all(not torch.equal(tensor, seen[other]["weights"][name]) for name, tensor in seen[0]["weights"].items())
+        assert all(
+            not torch.equal(tensor, seen[other]["weights"][name])
+            for name, tensor in seen[0]["weights"].items()
+        )
         assert seen[other]["optimizer"][0]["step"] > seen[0]["optimizer"][0]["step"]
         assert not torch.equal(seen[other]["rng"]["torch"], seen[0]["rng"]["torch"])
     assert_same(kept["best"]["weights"], seen[0]["weights"])  # not learned into
@@ -171,7 +180,9 @@ def test_imitation_comes_before_the_start(tmp_path, model_folder):
 # -- resuming -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "schedule"), [(2, {}), (3, SCHEDULE), (4, {})], ids=["warned", "lowered", "went-back"])
+@pytest.mark.parametrize(
+    ("stop", "schedule"), [(2, {}), (3, SCHEDULE), (4, {})], ids=["warned", "lowered", "went-back"]
+)
 def test_a_guarded_run_resumes_exactly(tmp_path, model_folder, schedule, stop):
     """After the warning, after the rate was lowered and after going back: the run that was not stopped, bit for bit. All of
     it loads as plain tensors and numbers."""
@@ -206,7 +217,9 @@ def test_a_rollout_that_taught_nothing_is_not_judged_by_the_one_before(tmp_path,
     """Rollout 2 has no loss, and so no divergence. The trainer tells of rollout 1's again, unless the run was stopped in
     between: the uninterrupted run's guard saw a second sign, and lowered the learning rate."""
     sound = PPO.loss
-    monkeypatch.setattr(PPO, "loss", lambda self, batch: None if self.trainer.current_epoch == 1 else sound(self, batch))
+    monkeypatch.setattr(
+        PPO, "loss", lambda self, batch: None if self.trainer.current_epoch == 1 else sound(self, batch)
+    )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     guarded(whole, model_folder, 2, guard=EVERY_ROLLOUT)
     guarded(parts, model_folder, 1, guard=EVERY_ROLLOUT)
@@ -252,11 +265,15 @@ def test_a_loss_or_gradient_that_is_no_number_is_survived(tmp_path, model_folder
     assert event["rollout"] == 3
     assert event["signs"][0].startswith(f"The {how}" if how == "loss" else "The gradient's norm")
     scores = logged(tmp_path, "val_sampled/return_mean")[:2]
-    best = scores.index(max(scores))  # those after rollout 2 have played rollout 3, which was sound until it broke
+    best = scores.index(
+        max(scores)
+    )  # those after rollout 2 have played rollout 3, which was sound until it broke
     for part in ("weights", "optimizer"):  # of chance, the rest of the rollout has drawn since
         assert_same(Spoiler.seen[best][part], Spoiler.seen[2][part])
     assert all(bool(one["finite"]) for one in Spoiler.seen)
-    assert any(not torch.equal(Spoiler.seen[4]["weights"][n], t) for n, t in Spoiler.seen[2]["weights"].items())
+    assert any(
+        not torch.equal(Spoiler.seen[4]["weights"][n], t) for n, t in Spoiler.seen[2]["weights"].items()
+    )
 
 
 def test_no_step_is_taken_with_a_gradient_that_is_no_number():
@@ -271,7 +288,9 @@ def test_no_step_is_taken_with_a_gradient_that_is_no_number():
     assert "no step was taken" in told[0]
 
 
-def test_a_last_rollout_that_breaks_is_evaluated_after_going_back(tmp_path, model_folder, monkeypatch, capsys):
+def test_a_last_rollout_that_breaks_is_evaluated_after_going_back(
+    tmp_path, model_folder, monkeypatch, capsys
+):
     """So the run's table is that of its weights, and nothing is said of others."""
     broken_loss(monkeypatch, [3], "loss")
     guarded(tmp_path, model_folder, 3)
@@ -318,7 +337,9 @@ def test_when_it_keeps_breaking_the_run_ends(tmp_path, model_folder, monkeypatch
         guarded(tmp_path, model_folder, 9, guard={"max_rollbacks": 1})
     assert stop.value.code == 1
     assert logged(tmp_path, "guard/level") == [0, 3, 4]
-    assert "The loss is nan in rollout 3" in (tmp_path / "version_0" / "collapse_report.md").read_text(encoding="utf-8")
+    assert "The loss is nan in rollout 3" in (tmp_path / "version_0" / "collapse_report.md").read_text(
+        encoding="utf-8"
+    )
     assert all(tensor.isfinite().all() for tensor in checkpoint(tmp_path)["state_dict"].values())
 
 
@@ -336,7 +357,12 @@ def test_switched_off_it_ends_the_run_at_once(tmp_path, model_folder, monkeypatc
 
 def test_a_run_that_learns_is_left_alone(tmp_path, model_folder):
     """With the default limits, to the last bit; and it does learn."""
-    learn = {"data__episodes_per_rollout": 96, "data__num_envs": 32, "data__update_epochs": 8, "data__eval_episodes": 50}
+    learn = {
+        "data__episodes_per_rollout": 96,
+        "data__num_envs": 32,
+        "data__update_epochs": 8,
+        "data__eval_episodes": 50,
+    }
     guarded(tmp_path / "guarded", model_folder, 7, **learn)
     alone = {"trainer__max_epochs": 7, "trainer__callbacks": '[{"class_path": "helpers.spoiler.Spoiler"}]'}
     lgym("fit", tmp_path / "plain", model_folder, **{**RUN, **learn, **alone})
@@ -350,7 +376,9 @@ def test_a_run_that_learns_is_left_alone(tmp_path, model_folder):
 def test_by_default_it_only_warns(tmp_path, model_folder, capsys):
     """Every run has one that says what it sees, once, and does nothing; it keeps no weights."""
     spoiler = {"class_path": "helpers.spoiler.Spoiler", "init_args": {"rollouts": [2, 3, 4, 5]}}
-    lgym("fit", tmp_path, model_folder, **RUN, trainer__max_epochs=5, trainer__callbacks=json.dumps([spoiler]))
+    lgym(
+        "fit", tmp_path, model_folder, **RUN, trainer__max_epochs=5, trainer__callbacks=json.dumps([spoiler])
+    )
     assert capsys.readouterr().out.count("Collapse guard after rollout") == 1
     assert logged(tmp_path, "guard/level") == [0, 1, 1, 1, 1]
     assert "guard/lr_factor" not in scalars(tmp_path)
@@ -361,7 +389,9 @@ def test_by_default_it_only_warns(tmp_path, model_folder, capsys):
 def test_the_disk_must_hold_what_it_keeps(tmp_path, model_folder, monkeypatch, capsys):
     """Two more of what a checkpoint takes."""
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 10, 2_500_000))  # a checkpoint is about 1.3 MB
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage(10, 10, 2_500_000)
+    )  # a checkpoint is about 1.3 MB
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
     with pytest.raises(SystemExit):
         guarded(tmp_path, model_folder, 1)

@@ -56,7 +56,10 @@ def test_a_local_base_is_told_by_its_name_alone(tmp_path, model_folder):
     assert "PeftModel.from_pretrained" in text
     assert "value_head.safetensors" in text
     assert "More Information Needed" not in text
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == model_folder.name
+    assert (
+        json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == model_folder.name
+    )
 
 
 def test_it_loads_as_the_card_says(tmp_path, model_folder):
@@ -77,7 +80,10 @@ def test_a_hub_id_is_the_base(tmp_path):
     assert base_of(str(tmp_path)) == (tmp_path.name, False)
     assert base_of(f"{tmp_path}/") == (tmp_path.name, False)
     text = model_card("somebody/their-model", True, "", "GRPO", "Letter-v0", adapter=True)
-    assert yaml.safe_load(text.split("---\n")[1]) == {"base_model": "somebody/their-model", "library_name": "peft"}
+    assert yaml.safe_load(text.split("---\n")[1]) == {
+        "base_model": "somebody/their-model",
+        "library_name": "peft",
+    }
     assert 'AutoModelForCausalLM.from_pretrained("somebody/their-model")' in text
     assert "by GRPO on `Letter-v0`" in text
     assert "local" not in text

@@ -42,7 +42,14 @@ def run(tmp_path, model_folder):
 
     def ended_by(number: int, **changes: str) -> str:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lgym.cli", "fit", f"--config={config}", f"--trainer.default_root_dir={root}"],
+            [
+                sys.executable,
+                "-m",
+                "lgym.cli",
+                "fit",
+                f"--config={config}",
+                f"--trainer.default_root_dir={root}",
+            ],
             cwd=HERE,
             env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
             stdout=subprocess.PIPE,
@@ -64,7 +71,9 @@ def run(tmp_path, model_folder):
 
 def test_sigterm_ends_a_run_in_order(run, tmp_path):
     """A preempted node gives half a minute; Lightning by itself would go on to the end of a minibatch, or of the playing."""
-    assert "holds the run after its last whole rollout; --ckpt_path last goes on from there" in run(signal.SIGTERM)
+    assert "holds the run after its last whole rollout; --ckpt_path last goes on from there" in run(
+        signal.SIGTERM
+    )
 
 
 def test_slurms_signal_asks_for_requeueing(run, tmp_path):
@@ -90,9 +99,17 @@ def test_a_process_whose_first_one_is_gone_ends_too(tmp_path, model_folder):
         f"import os, subprocess; os.environ['LGYM_FIRST_PROCESS'] = str(os.getpid()); "
         f"print(subprocess.Popen({fit}, stderr=open({str(log)!r}, 'w')).pid)"
     )
-    meeting = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    meeting = {
+        "LOCAL_RANK": "1",
+        "NODE_RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9",
+    }
     command = [sys.executable, "-c", first]
-    done = subprocess.run(command, cwd=HERE, env={**os.environ, **meeting}, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=HERE, env={**os.environ, **meeting}, stdout=subprocess.PIPE, text=True, check=True
+    )
     second, begun = int(done.stdout.split()[0]), time.monotonic()
     while "is gone; process 1 ends too" not in log.read_text() and time.monotonic() - begun < 60:
         time.sleep(0.2)

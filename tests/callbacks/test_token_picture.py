@@ -6,7 +6,13 @@ import pytest
 from lgym.callbacks import token_picture as module
 from lgym.callbacks.token_picture import MAX_HEIGHT, PROMPT_HEAD, PROMPT_TAIL, ShownToken, token_picture
 
-RED, WHITE, BLUE, GREY, YELLOW = (200, 69, 47), (255, 255, 255), (35, 105, 189), (207, 207, 207), (255, 244, 184)
+RED, WHITE, BLUE, GREY, YELLOW = (
+    (200, 69, 47),
+    (255, 255, 255),
+    (35, 105, 189),
+    (207, 207, 207),
+    (255, 244, 184),
+)
 LEGEND = token_picture([], []).shape[0] - 12  # without the margin below
 
 
@@ -47,7 +53,8 @@ def shown_texts(monkeypatch, *tokens, **options):
 
 
 @pytest.mark.parametrize(
-    ("advantage", "colour"), [(-2.0, RED), (2.0, BLUE), (None, GREY), (float("nan"), GREY), (float("-inf"), GREY)]
+    ("advantage", "colour"),
+    [(-2.0, RED), (2.0, BLUE), (None, GREY), (float("nan"), GREY), (float("-inf"), GREY)],
 )
 def test_a_sampled_token_has_the_colour_of_its_advantage(advantage, colour):
     """Signs the wrong way round, or a missing advantage drawn as 0, would hide what is learned."""
@@ -61,7 +68,9 @@ def test_the_scale_is_symmetric_and_of_the_whole_picture():
 
     Half of the way from white to blue is (255 + 35) / 2 = 145, (255 + 105) / 2 = 180, (255 + 189) / 2 = 222.
     """
-    image = token_picture([[sampled("        ", -4.0)], [sampled("        ", 2.0), sampled("        ", 0.0)]], ["", ""])
+    image = token_picture(
+        [[sampled("        ", -4.0)], [sampled("        ", 2.0), sampled("        ", 0.0)]], ["", ""]
+    )
     shown = counts(image[LEGEND:])
     assert shown[RED] > 1000
     half = max((n, colour) for colour, n in shown.items() if colour not in (RED, WHITE))[1]
@@ -72,7 +81,9 @@ def test_the_scale_is_symmetric_and_of_the_whole_picture():
 def test_forced_is_yellow_and_prompt_has_no_box():
     """A token that the template put in must look like neither what the policy said nor what it read."""
     assert counts(body(forced("        ")))[YELLOW] > 500
-    assert counts(body(forced("        ")))[217, 180, 40] > 300  # hatched; the outline alone has about 200 pixels
+    assert (
+        counts(body(forced("        ")))[217, 180, 40] > 300
+    )  # hatched; the outline alone has about 200 pixels
     assert np.array_equal(body(prompt("        "))[:34], body(prompt(""))[:34])  # nothing but the title
     drawn = counts(body(prompt("prompt")))
     assert min(drawn) == (0, 0, 0)  # the title
@@ -130,13 +141,20 @@ def test_a_token_without_text_is_seen():
 
 def test_what_is_not_printable_is_escaped(monkeypatch):
     """Characters that have no glyph, or turn the text's direction, would show another text than the policy's."""
-    assert shown_texts(monkeypatch, sampled("\x1b[0m\x00\u202e\ud83d\tä", 0.0)) == [["\\x1b[0m\\x00\\u202e\\ud83d\\tä"]]
+    assert shown_texts(monkeypatch, sampled("\x1b[0m\x00\u202e\ud83d\tä", 0.0)) == [
+        ["\\x1b[0m\\x00\\u202e\\ud83d\\tä"]
+    ]
 
 
 def test_a_newline_is_visible_and_ends_the_line(monkeypatch):
     """A newline token that is not drawn cannot be seen to be forced or sampled."""
     ends = [sampled("a\nb", 1.0), sampled("\n", 1.0), sampled("\n", 1.0)]
-    assert shown_texts(monkeypatch, forced("\n\n"), *ends, prompt("c")) == [["⏎⏎"], ["a⏎"], ["b", "⏎", "⏎"], ["c"]]
+    assert shown_texts(monkeypatch, forced("\n\n"), *ends, prompt("c")) == [
+        ["⏎⏎"],
+        ["a⏎"],
+        ["b", "⏎", "⏎"],
+        ["c"],
+    ]
     many = shown_texts(monkeypatch, sampled("a\n\n\n\nb", 1.0))
     assert "".join(text for line in many for text in line) == "a⏎⏎⏎⏎b"
 

@@ -26,7 +26,9 @@ def test_tokens_are_told_apart():
 
 
 def test_a_prompt_that_does_not_go_on_is_shown_whole():
-    shown = shown_tokens([turn("red", "x", (True,), (1.0,)), turn("blue", "y", (True,), (1.0,))], tiny.tokenizer())
+    shown = shown_tokens(
+        [turn("red", "x", (True,), (1.0,)), turn("blue", "y", (True,), (1.0,))], tiny.tokenizer()
+    )
     assert "".join(token.text for token in shown) == "redxbluey"
 
 
@@ -35,7 +37,9 @@ def test_a_run_draws_it(tmp_path, model_folder):
 
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG)
-    runs.lgym("fit", tmp_path, model_folder, config, trainer__max_epochs=1, trainer__check_val_every_n_epoch=2)
+    runs.lgym(
+        "fit", tmp_path, model_folder, config, trainer__max_epochs=1, trainer__check_val_every_n_epoch=2
+    )
     events = EventAccumulator(str(tmp_path / "version_0"), size_guidance={"images": 0})
     events.Reload()
     (image,) = events.Images("tokens")

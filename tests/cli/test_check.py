@@ -16,11 +16,10 @@ from tokenizers import normalizers
 from helpers import letters, tiny
 from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import lgym
-from lgym.cli.check.findings import parse_finding, returns_finding, seed_finding
-from lgym.cli.check.prompt_lengths import history_fits
+from lgym.cli.check.findings import history_findings, parse_findings, returns_findings, seed_findings
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
-from lgym.cli.check.trial import Amounts, Trial, estimate
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.cli.check.trial import Trial, estimate
+from lgym.data.chat import ContextBuilder
 from lgym.terminal import format_tokens
 
 LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}
@@ -81,7 +80,12 @@ class DeafAgent(letters.LetterAgent):
         return letters.ParsedAction.failure("it is deaf")
 
 
-for name, env in (("Lucky-v0", LuckyEnv), ("Flat-v0", FlatEnv), ("Long-v0", LongEnv), ("TwoLetters-v0", TwoLettersEnv)):
+for name, env in (
+    ("Lucky-v0", LuckyEnv),
+    ("Flat-v0", FlatEnv),
+    ("Long-v0", LongEnv),
+    ("TwoLetters-v0", TwoLettersEnv),
+):
     if name not in gymnasium.registry:
         gymnasium.register(name, env)
 
@@ -137,11 +141,11 @@ def test_a_healthy_run_passes_and_shows_what_the_model_sees(checked, tmp_path):
     assert "warning" not in said
     assert "S│a│y│ │t│h│e│ │w│o│r│d│." in said  # a token a byte
     assert "[g][r][e][e][n]" in said
-    assert "seed honoured: yes" in said
+    assert "seed honored: yes" in said
     assert "optimal              +1.0000" in said
     record = json.loads((tmp_path / "check.json").read_text())
     assert record["findings"] == []
-    assert record["seed_honoured"] is True
+    assert record["seed_honored"] is True
     assert sum(record["candidates"].values()) == pytest.approx(1.0, abs=1e-5)
     assert record["scores"]["played at random"]["episodes"] == 50
     assert record["scores"]["optimal"] == 1.0
@@ -153,7 +157,9 @@ def test_a_healthy_run_passes_and_shows_what_the_model_sees(checked, tmp_path):
 
 def test_what_is_written_is_json(checked, tmp_path):
     """The interval of one episode is infinite, which JSON cannot say."""
-    status, said = checked(random_episodes=1, data__episodes_per_rollout=1, data__num_envs=1, json=tmp_path / "check.json")
+    status, said = checked(
+        random_episodes=1, data__episodes_per_rollout=1, data__num_envs=1, json=tmp_path / "check.json"
+    )
     assert status == 0, said
 
     def refuse(constant):
@@ -185,7 +191,7 @@ def test_an_ignored_seed_is_a_problem_where_episodes_are_compared_or_resumed(che
     """And a warning elsewhere."""
     status, said = checked(data__env="Lucky-v0")
     assert status == 0
-    assert "warning: The environment does not honour its reset seed" in said
+    assert "warning: The environment does not honor its reset seed" in said
     status, said = checked(
         data__env="Lucky-v0", data__episodes_per_rollout=None, data__turns_per_rollout=32
     )  # fmt: skip
@@ -216,14 +222,19 @@ def test_a_speakers_history_is_measured_with_its_own_replies(checked, speaking, 
     """The letters that random play says are shorter."""
     tiny.causal_lm(max_position_embeddings=128).save_pretrained(tmp_path / "short")
     tiny.tokenizer().save_pretrained(tmp_path / "short")
-    options = {"config": speaking, "model": tmp_path / "short", "data__env": "TwoLetters-v0", "data__history": "full"}
+    options = {
+        "config": speaking,
+        "model": tmp_path / "short",
+        "data__env": "TwoLetters-v0",
+        "data__history": "full",
+    }
     assert checked(**options, model__init_args__policy__max_new_tokens=2)[0] == 0
     status, said = checked(**options, model__init_args__policy__max_new_tokens=40)
     assert status == 1
     assert "would be shortened. Set data.history: " in said
 
 
-def test_candidates_that_tokenise_alike_are_refused(checked, tmp_path):
+def test_candidates_that_tokenize_alike_are_refused(checked, tmp_path):
     """The policy could not choose between them."""
     blurred = tiny.tokenizer()
     blurred.backend_tokenizer.normalizer = normalizers.Lowercase()
@@ -257,7 +268,11 @@ def test_constant_words_and_equal_returns_are_warnings(checked):
 def test_truncation_without_a_discount_is_a_warning(checked, grouped):
     """Values bootstrapped at the cut have no fixed point then. With a discount, without a cut, or without a critic, nothing
     is wrong; who never heard of it would look for the drift for days."""
-    counting = {"data__env": "Counting-v0", "data__agent": "helpers.echo.CountingAgent", "data__max_episode_steps": 5}
+    counting = {
+        "data__env": "Counting-v0",
+        "data__agent": "helpers.echo.CountingAgent",
+        "data__max_episode_steps": 5,
+    }
     undiscounted = {"model__init_args__gamma": 1.0}
     status, said = checked(**counting, **undiscounted)
     assert status == 0
@@ -320,7 +335,9 @@ def test_random_play_counts_prompts_with_their_history():
     assert alone.distinct[-1] == 3
     assert one.distinct[-1] == 3 + 3 * 3 * 3
     assert 27 + 3 < whole.distinct[-1] <= 3 + 3 * 3 * 3 + 27 * 9
-    assert len(play_at_random(**env | {"episodes": 1, "turns": 100}, history=0).distinct) == 102  # whole episodes
+    assert (
+        len(play_at_random(**env | {"episodes": 1, "turns": 100}, history=0).distinct) == 102
+    )  # whole episodes
 
 
 def test_distinct_prompts_of_a_longer_play():
@@ -333,39 +350,45 @@ def test_distinct_prompts_of_a_longer_play():
 def test_a_score_has_its_interval():
     """s = 1, 1.96 / sqrt(4) = 0.98; infinite for one episode."""
     of_four = score([0.0, 0.0, 2.0, 2.0])
-    assert of_four.mean == 1.0
-    assert of_four.ci95 == pytest.approx(1.96 * (4 / 3) ** 0.5 / 2)
-    assert score([3.0]).ci95 == float("inf")
+    assert of_four["mean"] == 1.0
+    assert of_four["ci95"] == pytest.approx(1.96 * (4 / 3) ** 0.5 / 2)
+    assert score([3.0])["ci95"] == float("inf")
     assert score([]) is None
 
 
 def test_imitation_takes_the_edge_off_a_low_parse_rate():
     """The turns to imitate teach the form."""
-    assert parse_finding(0.0, ["no"], imitates=False).problem
-    assert not parse_finding(0.0, ["no"], imitates=True).problem
-    assert parse_finding(0.02, ["no"], imitates=False) is None
+    assert [f.problem for f in parse_findings(0.0, ["no"], imitates=False)] == [True]
+    assert [f.problem for f in parse_findings(0.0, ["no"], imitates=True)] == [False]
+    assert not list(parse_findings(0.02, ["no"], imitates=False))
 
 
 def test_findings_say_what_to_change():
     """Each names its mend."""
-    assert "data.group_size: 1" in seed_finding("it", 8, None).text
-    assert not seed_finding("it", 1, None).problem
-    assert returns_finding([1.0, 1.0, 2.0]) is None
-    assert returns_finding([1.0]) is None
+    (grouped,), (alone,) = seed_findings("it", 8, None), seed_findings("it", 1, None)
+    assert "data.group_size: 1" in grouped.text
+    assert grouped.problem
+    assert not alone.problem
+    assert not list(seed_findings(None, 8, None))
+    assert not list(returns_findings([1.0, 1.0, 2.0]))
+    assert not list(returns_findings([1.0]))
 
 
 def test_a_window_that_does_not_fit_is_found_where_it_is(tokenizer):
     """Turn 0 is short and the others long: only windows behind them are too long."""
     builder = ContextBuilder(tokenizer, "s", 10_000)
     episode = [("o", "a")] + [("o" * 50, "a")] * 5
-    lengths = [len(builder.encode(builder.render(episode[max(0, t - 2) : t], episode[t][0]))) for t in range(6)]
+    lengths = [
+        len(builder.encode(builder.render(episode[max(0, t - 2) : t], episode[t][0]))) for t in range(6)
+    ]
     assert lengths[3] == lengths[5] > lengths[2]
-    assert history_fits(builder, [episode], 2, lengths[3]) is None
-    finding = history_fits(builder, [episode], 2, lengths[3] - 1)
+    assert not list(history_findings(builder, [episode], 2, lengths[3]))
+    (finding,) = history_findings(builder, [episode], 2, lengths[3] - 1)
     assert "would be shortened" in finding.text
     assert "50%" in finding.text  # turns 3, 4 and 5 of 6
     assert "Set data.history: 1" in finding.text
-    assert "17%" in history_fits(builder, [episode[:1], episode[:1], episode[:4]], "full", lengths[3]).text  # 1 of 6
+    (finding,) = history_findings(builder, [episode[:1], episode[:1], episode[:4]], "full", lengths[3])
+    assert "17%" in finding.text  # 1 of 6
 
 
 def test_a_prompt_that_is_too_long_by_itself_is_told_so(tokenizer):
@@ -378,32 +401,44 @@ def test_a_prompt_that_is_too_long_by_itself_is_told_so(tokenizer):
     told = f"without any earlier turn has {alone} tokens, and the model's context leaves {limit}"
     for episode in ([long], [short, short, long]):
         for history in (1, "full"):
-            finding = history_fits(builder, [episode], history, limit)
+            (finding,) = history_findings(builder, [episode], history, limit)
             assert finding.problem
             assert told in finding.text
 
 
 def test_an_estimate_is_proportional():
     """A policy that chooses pays for prompts, one that speaks for turns."""
+
+    def data(episodes, turns):
+        return types.SimpleNamespace(
+            episodes_per_rollout=episodes,
+            turns_per_rollout=turns,
+            update_epochs=5,
+            minibatch_size=4,
+            num_envs=8,
+        )
+
     rollout = types.SimpleNamespace(
         episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), contexts=[0, 0], play_seconds=1.0
     )
     trial = Trial(rollout, [], [], 1.0, None, 3.0, 2, False, 100, 110, 7, 0.0, math.inf, 2)
     play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
-    asked = estimate(Amounts(20, None, 5, 4, 8), trial, play, speaks=False)
-    assert asked.turns == 40.0  # 20 episodes of 2
-    assert asked.distinct_prompts == 40.0
-    assert asked.play_seconds == 20.0 + 4.0  # half a second a prompt; 0.1 s a turn in the environments
-    assert asked.learn_seconds == 5 * 40 * 3.0 / 2
-    assert asked.memory_bytes == 100 + 10 * 4 / 2 + 7
-    spoken = estimate(Amounts(None, 80, 5, 4, 8), dataclasses.replace(trial, by_reply=True), play, speaks=True)
-    assert spoken.play_seconds == 80 / 4
-    assert spoken.learn_seconds == 5 * 80 * 3.0 / 2
+    asked = estimate(data(20, None), trial, play, speaks=False)
+    assert asked["turns"] == 40.0  # 20 episodes of 2
+    assert asked["distinct_prompts"] == 40.0
+    assert asked["play_seconds"] == 20.0 + 4.0  # half a second a prompt; 0.1 s a turn in the environments
+    assert asked["learn_seconds"] == 5 * 40 * 3.0 / 2
+    assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
+    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_reply=True), play, speaks=True)
+    assert spoken["play_seconds"] == 80 / 4
+    assert spoken["learn_seconds"] == 5 * 80 * 3.0 / 2
     written = dataclasses.replace(trial, kv_bytes_per_turn=30.0)
-    foretold = estimate(Amounts(20, None, 5, 4, 8), written, play, speaks=True)
-    assert foretold.memory_bytes == 100 + 2 * (8 - 2) * 30 + 7  # keys and values of 6 environments more, copied once
-    bound = estimate(Amounts(20, None, 5, 4, 8), dataclasses.replace(written, kv_bytes_bound=100.0), play, speaks=True)
-    assert bound.memory_bytes == 100 + 2 * (100 - 2 * 30) + 7
+    predicted = estimate(data(20, None), written, play, speaks=True)
+    assert (
+        predicted["memory_bytes"] == 100 + 2 * (8 - 2) * 30 + 7
+    )  # keys and values of 6 environments more, copied once
+    bound = estimate(data(20, None), dataclasses.replace(written, kv_bytes_bound=100.0), play, speaks=True)
+    assert bound["memory_bytes"] == 100 + 2 * (100 - 2 * 30) + 7
 
 
 def test_tokens_show_their_borders_and_nothing_acts(monkeypatch):

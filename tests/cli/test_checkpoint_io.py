@@ -16,7 +16,9 @@ def path(tmp_path):
     """Two checkpoints written under one name."""
     file = tmp_path / "last.ckpt"
     for number in (1, 2):
-        AtomicCheckpointIO().save_checkpoint({"number": number, "weights": torch.full((1000,), float(number))}, file)
+        AtomicCheckpointIO().save_checkpoint(
+            {"number": number, "weights": torch.full((1000,), float(number))}, file
+        )
     return file
 
 
@@ -68,7 +70,9 @@ def test_it_is_a_checkpoint_like_any_other(path):
 
 def test_a_checkpoint_that_may_not_be_read_is_not_called_torn(path, monkeypatch):
     """To go on from the one before would hide it."""
-    monkeypatch.setattr(type(path), "read_bytes", lambda self: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(
+        type(path), "read_bytes", lambda self: (_ for _ in ()).throw(PermissionError("not yours"))
+    )
     with pytest.raises(PermissionError, match="not yours"):
         read(path)
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.echo import EchoAgent
 from helpers.runs import checkpoint, lgym
 from lgym.modules import PPO
+from lgym.types import ConfigError, LgymError
 
 BLACKJACK = Path(__file__).parents[2] / "configs" / "blackjack.yaml"
 
@@ -127,7 +129,10 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, 
     monkeypatch.setattr(PPO, "loss", broken)
     said = failing(trainer__max_epochs=3)
     assert "The loss is nan in rollout 2" in said
-    kept = [json.loads(line) for line in (tmp_path / "version_0" / "non_finite_loss.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for line in (tmp_path / "version_0" / "non_finite_loss.jsonl").read_text().splitlines()
+    ]
     assert kept[0]["candidates"] == ["red", "green", "blue"]
     assert len(kept[0]["choices"]) == len(kept[0]["advantages"]) > 0
     assert checkpoint(tmp_path)["epoch"] == 0
@@ -137,7 +142,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, 
 def test_quantized_weights_cannot_be_trained_whole(failing, tmp_path):
     """Said when the YAML is read."""
     whole = tmp_path / "whole.yaml"
-    whole.write_text(BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null\n      quantization: 4bit"))
+    whole.write_text(
+        BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null\n      quantization: 4bit")
+    )
     assert "quantization: 4bit needs adapters" in failing(config=whole)
 
 
@@ -154,3 +161,52 @@ def test_every_weight_in_bf16_is_refused(failing, tmp_path):
     whole = tmp_path / "whole.yaml"
     whole.write_text(BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null"))
     assert "32-true or bf16-mixed" in failing(config=whole)
+
+
+class BrokenAgent(EchoAgent):
+    """An agent with a mistake in it."""
+
+    def format_observation(self, observation) -> str:
+        raise ValueError("a mistake of the user's own")
+
+
+def test_a_mistake_of_the_users_own_agent_keeps_its_traceback(tmp_path, model_folder):
+    """Catches one line that hides where in somebody's code the mistake is."""
+    with pytest.raises(ValueError, match="a mistake of the user's own") as raised:
+        lgym("fit", tmp_path, model_folder, data__agent="test_errors.BrokenAgent")
+    assert raised.traceback[-1].path == Path(__file__)
+
+
+def test_a_mistake_in_a_constructor_keeps_its_traceback(tmp_path, model_folder):
+    """The parser raises an error of its own; that of the agent is its cause."""
+    with pytest.raises(ValueError, match="too small") as raised:
+        lgym("fit", tmp_path, model_folder, data__agent="test_errors.ProudAgent")
+    causes = []
+    cause = raised.value
+    while cause is not None:
+        causes.append(str(cause))
+        cause = cause.__cause__
+    assert "the world is too small" in causes[-1]
+
+
+class ProudAgent(EchoAgent):
+    """An agent that cannot be made."""
+
+    def __init__(self) -> None:
+        raise ValueError("the world is too small")
+
+
+def test_a_refused_setting_is_one_message(failing):
+    """With the way to the traceback, which it does not show."""
+    said = failing(data__num_envs=0)
+    assert "data.num_envs is 0; it must be 1 or more." in said
+    assert "LGYM_DEBUG=1" in said
+
+
+def test_the_traceback_of_a_refusal_can_be_asked_for(tmp_path, model_folder, monkeypatch):
+    """And all of them are of one class, and `ValueError` for those who have caught that."""
+    monkeypatch.setenv("LGYM_DEBUG", "1")
+    with pytest.raises(LgymError, match=r"data\.num_envs is 0") as raised:
+        lgym("fit", tmp_path, model_folder, data__num_envs=0)
+    assert isinstance(raised.value, ConfigError)
+    assert isinstance(raised.value, ValueError)

@@ -14,7 +14,7 @@ from PIL import Image
 from helpers import letters
 from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import lgym
-from lgym.cli.play import typed_action
+from lgym.cli.play import parse_typed_action
 
 WARM = {"model__init_args__policy__temperature": 20}  # the tiny model is sure of itself
 SHOW = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "delay": 0, **WARM}
@@ -80,7 +80,9 @@ def test_greedy_play_takes_the_likeliest(played):
 
     def taken(said: str) -> list[bool]:
         turns = re.findall(r"((?:^[→ ] \w+ +[\d.]+% ?█*\n){3})", said, flags=re.MULTILINE)
-        odds = [[(float(p), mark) for mark, p in re.findall(r"([→ ]) \w+ +([\d.]+)%", turn)] for turn in turns]
+        odds = [
+            [(float(p), mark) for mark, p in re.findall(r"([→ ]) \w+ +([\d.]+)%", turn)] for turn in turns
+        ]
         return [max(own)[1] == "→" for own in odds]
 
     greedy, sampled = taken(played(episodes=20, greedy="true")), taken(played(episodes=20))
@@ -92,7 +94,14 @@ def test_greedy_play_takes_the_likeliest(played):
 def test_a_trained_checkpoint_plays(played, tmp_path, model_folder):
     """Otherwise than the untrained model, from the newest run; nothing is added to its folder."""
     before = played(episodes=3)
-    lgym("fit", tmp_path / "runs", model_folder, trainer__max_epochs=2, model__init_args__value_warmup=0, **WARM)
+    lgym(
+        "fit",
+        tmp_path / "runs",
+        model_folder,
+        trainer__max_epochs=2,
+        model__init_args__value_warmup=0,
+        **WARM,
+    )
     files = sorted((tmp_path / "runs").rglob("*"))
     played()  # what fit printed
     after = played(episodes=3, ckpt_path="last")
@@ -163,7 +172,12 @@ def test_the_environment_draws_itself_in_text(played):
 def test_the_environment_draws_itself_in_frames(played, tmp_path):
     """In a GIF, each as long as the delay."""
     gif = tmp_path / "shown" / "episode.gif"
-    options = {"data__env": "Drawn-v0", "data__env_kwargs__render_mode": "rgb_array", "render": "true", "human": "true"}
+    options = {
+        "data__env": "Drawn-v0",
+        "data__env_kwargs__render_mode": "rgb_array",
+        "render": "true",
+        "human": "true",
+    }
     assert f"frames written to {gif}" in played(**options | {"human": "false", "delay": 0.3}, render_to=gif)
     with Image.open(gif) as picture:
         assert picture.n_frames == 3
@@ -179,7 +193,7 @@ def test_the_environment_draws_itself_in_frames(played, tmp_path):
 def test_what_is_typed_must_be_possible_now():
     """A name of the agent's that is not among the candidates is no action."""
     agent = EchoAgent()
-    assert typed_action(agent, ("red", "blue"), "1").action == 2  # the second that is offered
-    assert typed_action(agent, ("red", "blue"), '{"action": "blue"}').action == 2
-    assert "not among" in typed_action(agent, ("red", "blue"), "green").reason
-    assert typed_action(letters.LetterAgent(), (), "b").action == 1
+    assert parse_typed_action(agent, ("red", "blue"), "1").action == 2  # the second that is offered
+    assert parse_typed_action(agent, ("red", "blue"), '{"action": "blue"}').action == 2
+    assert "not among" in parse_typed_action(agent, ("red", "blue"), "green").reason
+    assert parse_typed_action(letters.LetterAgent(), (), "b").action == 1

@@ -1,15 +1,19 @@
-"""What would make training useless, and its mend; and what is odd and may be meant."""
+"""What would make training useless, with its remedy; and what is odd and may be intended."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lgym.cli.check.random_play import RandomPlay
-from lgym.data import RolloutDataModule
+from lgym.data.chat import ContextBuilder
 
-READABLE = 0.01
-"""The share of replies that must name an action for there to be anything to learn from."""
+MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
+MAX_QUESTIONS = 2000  # of random play that are tried as prompts
+
+TurnTexts = tuple[str, str]
+"""An observation and the answer to it."""
 
 
 class Finding(NamedTuple):
@@ -19,105 +23,154 @@ class Finding(NamedTuple):
     text: str
 
 
-def world_findings(data: RolloutDataModule, play: RandomPlay, seed_fault: str | None) -> Iterator[Finding]:
-    """What can be said before a model is loaded."""
-    if seed_fault is not None:
-        yield seed_finding(seed_fault, data.group_size, data.turns_per_rollout)
-    if play.constant and len(play.distinct) > 1:
-        (text, _), *_ = play.questions
+def constant_findings(play: RandomPlay) -> Iterator[Finding]:
+    """Observations that all read the same."""
+    texts = {text for text, _ in play.questions}
+    if len(texts) == 1 and len(play.distinct) > 1:
         yield Finding(
             False,
-            f"Every one of {len(play.distinct)} observations reads {text[:80]!r}, so the model cannot tell states apart. "
-            "Unless the environment is so, let the agent's format_observation say what differs.",
+            f"Every one of {len(play.distinct)} observations reads {texts.pop()[:80]!r}, so the model cannot "
+            "tell states apart. Unless the environment is so, let the agent's format_observation say what "
+            "differs.",
         )
 
 
-def discount_finding(gamma: float, play: RandomPlay, turns_per_rollout: int | None) -> Finding | None:
-    """Values that bootstrap without a discount where episodes are cut: nothing says then how high they are."""
+def discount_findings(gamma: float, play: RandomPlay, turns_per_rollout: int | None) -> Iterator[Finding]:
+    """Values that bootstrap without a discount where episodes are cut: nothing bounds them then."""
     if gamma < 1.0 or not (play.truncated or turns_per_rollout is not None):
-        return None
+        return
     cut = f"{play.truncated} of {len(play.returns)} episodes, played at random, were truncated"
     if not play.truncated:
         cut = f"data.turns_per_rollout is {turns_per_rollout}, which cuts episodes"
-    return Finding(
+    yield Finding(
         False,
-        f"gamma is {gamma:g} and {cut}: what comes after the cut counts as the value foretold for it, undiscounted, so that "
-        "values feed on themselves and may drift without bound. Set gamma: 0.99 (model.init_args.gamma), unless episodes "
-        "are sure to end by themselves.",
+        f"gamma is {gamma:g} and {cut}: the return after the cut is the value predicted for it, "
+        "undiscounted, so that values feed on themselves and may drift without bound. Set gamma: 0.99 "
+        "(model.init_args.gamma), unless episodes are sure to end by themselves.",
     )
 
 
-def seed_finding(fault: str, group_size: int, turns_per_rollout: int | None) -> Finding:
-    """A seed that is ignored, told by how two episodes of one seed differ."""
-    lost = "The environment does not honour its reset seed: "
-    mend = "Draw all that is random from self.np_random, seeded by super().reset(seed=seed), and carry nothing over."
+def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | None) -> Iterator[Finding]:
+    """A reset seed that is ignored, with the difference between two episodes of one seed."""
+    if fault is None:
+        return
+    lost = f"The environment does not honor its reset seed: {fault}."
+    remedy = "Draw all that is random from self.np_random, seeded by super().reset(seed=seed), and carry nothing over."
     if group_size > 1:
-        return Finding(
+        yield Finding(
             True,
-            f"{lost}{fault}. data.group_size is {group_size}, and episodes of a group are compared as if they had begun "
-            f"alike. {mend} Or set data.group_size: 1 with an algorithm that does not group, such as lgym.modules.TextPPO.",
+            f"{lost} data.group_size is {group_size}, and episodes of a group are compared as if they had "
+            f"begun alike. {remedy} Or set data.group_size: 1 with an algorithm that does not group, such as "
+            "lgym.modules.TextPPO.",
         )
-    if turns_per_rollout is not None:
-        return Finding(
+    elif turns_per_rollout is not None:
+        yield Finding(
             True,
-            f"{lost}{fault}. With data.turns_per_rollout a checkpoint holds episodes under way, which could not be brought "
-            f"back. {mend} Or set data.episodes_per_rollout instead.",
+            f"{lost} With data.turns_per_rollout a checkpoint holds episodes under way, which could not be "
+            f"brought back. {remedy} Or set data.episodes_per_rollout instead.",
         )
-    return Finding(False, f"{lost}{fault}. Evaluations of one policy will differ. {mend}")
+    else:
+        yield Finding(False, f"{lost} Evaluations of one policy will differ. {remedy}")
 
 
-def parse_finding(rate: float, replies: Sequence[str], *, imitates: bool) -> Finding | None:
-    """Replies in which no action can be found."""
-    if rate >= READABLE:
-        return None
-    told = f"{rate:.1%} of {len(replies)} replies named an action; one of them is {replies[0][:120]!r}."
-    if imitates:
-        return Finding(False, f"{told} The turns to imitate have to teach the form of an answer first.")
-    return Finding(
-        True,
-        f"{told} There is nothing to learn from. Say in the system prompt how to answer, read what the model does say with "
-        "the agent's pattern or extract_action, show it the form by data.demonstrations (model.loss.sft_rollouts), or let "
-        "it choose between candidates: lgym.policies.CandidatePolicy or ThinkPolicy.",
+def parse_findings(rate: float, responses: Sequence[str], *, imitates: bool) -> Iterator[Finding]:
+    """Responses in which no action can be found."""
+    if rate >= MIN_PARSE_RATE:
+        return
+    seen = f"{rate:.1%} of {len(responses)} replies named an action; one of them is {responses[0][:120]!r}."
+    remedy = (
+        "There is nothing to learn from. Say in the system prompt how to answer, read what the model does "
+        "say with the agent's pattern or extract_action, show it the form by data.demonstrations "
+        "(model.loss.sft_rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy or "
+        "ThinkPolicy."
+    )
+    yield Finding(
+        not imitates, f"{seen} {'The turns to imitate have to teach the form first.' if imitates else remedy}"
     )
 
 
-def prompt_finding(tokens: int, limit: int) -> Finding:
-    """A prompt that is too long by itself."""
-    return Finding(
-        True,
-        f"A prompt without any earlier turn has {tokens} tokens, and the model's context leaves {limit}, so that no "
-        "data.history fits. Shorten the system prompt or what the agent's format_observation says, or choose a model with a "
-        "longer context.",
-    )
+def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
+    """Episodes that all have the same return."""
+    if len(returns) > 1 and min(returns) == max(returns):
+        yield Finding(
+            False,
+            f"All of {len(returns)} episodes, played at random and by the model, returned {returns[0]:g}: "
+            "there is nothing to tell good from bad by. Give rewards on the way, make the task easier, or "
+            "begin with data.demonstrations.",
+        )
 
 
-def shortened_finding(cut: int, tried: int, characters: int, *, meant: bool) -> Finding:
-    """Observations that the model does not read whole."""
-    limit = "data.max_observation_tokens" if meant else "what the model's context leaves"
-    return Finding(
-        not meant,
-        f"Of {tried} observations {cut} are longer than {limit}, one with {characters:,} characters: their middle is "
-        "left out. Let the agent's format_observation say less, shorten the system prompt, choose a model with a longer "
-        "context, or set data.max_observation_tokens if it is meant so.",
-    )
+def observation_findings(
+    builder: ContextBuilder, play: RandomPlay, *, chooses: bool, limited: bool
+) -> Iterator[Finding]:
+    """Observations of random play that do not fit a prompt; `limited` if the user has set a limit.
+
+    Raises:
+        ConfigError: if one is too long without its observation, or candidates tokenize alike.
+    """
+    longest = max(play.questions, key=lambda question: len(question[0]))
+    tried = dict.fromkeys([*list(play.questions)[:MAX_QUESTIONS], longest])
+    cut = [
+        len(text)
+        for text, candidates in tried
+        if builder.context(text, candidates if chooses else ()).shortened
+    ]
+    if cut:
+        limit = "data.max_observation_tokens" if limited else "what the model's context leaves"
+        yield Finding(
+            not limited,
+            f"Of {len(tried)} observations {len(cut)} are longer than {limit}, one with {max(cut):,} "
+            "characters: their middle is left out. Let the agent's format_observation say less, shorten the "
+            "system prompt, choose a model with a longer context, or set data.max_observation_tokens if it "
+            "is meant so.",
+        )
 
 
-def history_finding(shown: int, wanted: object, tokens: int, limit: int, share: float) -> Finding:
-    """Prompts that are shortened, of a history of which `shown` turns fit."""
-    return Finding(
-        True,
-        f"data.history is {wanted}, but a prompt with {shown + 1} earlier turns has {tokens} tokens, and the model's "
-        f"context leaves {limit}: {share:.0%} of the prompts would be shortened. Set data.history: {shown}, shorten what "
-        "the agent's format_observation says, set data.max_episode_steps, or choose a model with a longer context.",
-    )
+def history_findings(
+    builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
+) -> Iterator[Finding]:
+    """Episodes whose prompts, with all the earlier turns that `history` asks for, exceed `limit` tokens."""
+    num_turns, num_cut = 0, 0
+    worst: tuple[int, int] | None = None  # turns that fit, and tokens of one turn more
+    for episode in episodes:
+        num_turns += len(episode)
+        reach = len(episode) if history == "full" else min(len(episode), history + 1)
+        over = _turns_over(builder, episode, reach, limit)
+        num_cut += len(over)
+        if over:
+            shown = episode[: over[0] + 1]
+            lengths = range(1, len(shown) + 1)
+            fit = bisect_left(lengths, True, key=lambda n: _prompt_tokens(builder, shown[-n:]) > limit)
+            if worst is None or fit < worst[0]:
+                worst = (fit, _prompt_tokens(builder, shown[-fit - 1 :]))
+    if worst is not None and worst[0] == 0:
+        yield Finding(
+            True,
+            f"A prompt without any earlier turn has {worst[1]} tokens, and the model's context leaves "
+            f"{limit}, so that no data.history fits. Shorten the system prompt or what the agent's "
+            "format_observation says, or choose a model with a longer context.",
+        )
+    elif worst is not None:
+        yield Finding(
+            True,
+            f"data.history is {history}, but a prompt with {worst[0]} earlier turns has {worst[1]} tokens, "
+            f"and the model's context leaves {limit}: {num_cut / num_turns:.0%} of the prompts would be "
+            f"shortened. Set data.history: {worst[0] - 1}, shorten what the agent's format_observation says, "
+            "set data.max_episode_steps, or choose a model with a longer context.",
+        )
 
 
-def returns_finding(returns: Sequence[float]) -> Finding | None:
-    """Episodes that all are paid the same."""
-    if len(returns) < 2 or min(returns) != max(returns):
-        return None
-    return Finding(
-        False,
-        f"All of {len(returns)} episodes, played at random and by the model, returned {returns[0]:g}: there is nothing to "
-        "tell good from bad by. Give rewards on the way, make the task easier, or begin with data.demonstrations.",
-    )
+def _turns_over(builder: ContextBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
+    """Indices of the turns whose prompts, of `reach` turns with their own, are over the limit."""
+
+    def over(t: int) -> bool:
+        return _prompt_tokens(builder, episode[max(0, t + 1 - reach) : t + 1]) > limit
+
+    first = bisect_left(range(reach), True, key=over)  # prompts grow until the window is full
+    return [*range(first, reach), *filter(over, range(reach, len(episode)))]
+
+
+def _prompt_tokens(builder: ContextBuilder, turns: Sequence[TurnTexts]) -> int:
+    """Tokens of the prompt at the last of these turns, with the others before it."""
+    shown = [(observation, builder.reply_text(answer)) for observation, answer in turns[:-1]]
+    return len(builder.encode(builder.render(shown, turns[-1][0])))

@@ -1,51 +1,86 @@
-"""What a check found, as a person reads it."""
+"""The results of a check as a person reads them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lgym.batch import Context, Rollout
+from lgym.agents.base import TextAgent
+from lgym.batch import Context, Reply
 from lgym.cli.check.findings import Finding
-from lgym.cli.check.prompt_lengths import TokenCounts
-from lgym.cli.check.random_play import RandomPlay, Score
-from lgym.cli.check.trial import Amounts, Estimate, Trial
+from lgym.cli.check.random_play import RandomPlay
+from lgym.cli.check.trial import Trial
 from lgym.data import RolloutDataModule
-from lgym.terminal import escape_control_chars, format_tokens, format_turn, one_line, paint, probability_bars, say, use_color
-from lgym.types import Episode
+from lgym.terminal import (
+    escape_control_chars,
+    format_tokens,
+    format_turn,
+    one_line,
+    paint,
+    probability_bars,
+    say,
+    use_color,
+)
 
-SHOWN_REPLIES = 3
-SHOWN_CANDIDATES = 20
-SHOWN_TURNS = 12
+MAX_REPLIES = 3
+MAX_CANDIDATES = 20
+MAX_TURNS = 12
 
 
 def heading(text: str) -> None:
+    """Prints a heading."""
     say(f"\n{paint(text, '1')}")
 
 
-def show_world(data: RolloutDataModule, play: RandomPlay, seed_fault: str | None) -> None:
+def show_environment(data: RolloutDataModule, play: RandomPlay, *, seed_honored: bool) -> None:
+    """Prints the results of random play."""
     heading(f"{data.env} in the words of {type(data.agent).__name__}")
-    say(f"  seed honoured: {'no' if seed_fault else 'yes, the same episodes twice'}")
+    say(f"  seed honored: {'yes, the same episodes twice' if seed_honored else 'no'}")
     say(
-        f"  played at random: {len(play.returns)} episodes, {len(play.distinct)} turns in {play.seconds:.1f} s, "
-        f"{play.distinct[-1]} distinct prompts"
+        f"  played at random: {len(play.returns)} episodes, {len(play.distinct)} turns in {play.seconds:.1f} "
+        f"s, {play.distinct[-1]} distinct prompts"
     )
 
 
-def show_prompt(context: Context, tokenizer: Any) -> None:
+def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any]:
+    """Prints a prompt, the policy's answers to it and an episode; returns the prompt and the answers."""
+    rollout, episode = trial.rollout, trial.episodes[0]
+    first = int(rollout.context_ids[0, 0])
+    context = rollout.contexts[first]
     marks = "shades" if use_color() else "│"
-    heading(f"A prompt, {len(context.prompt_ids)} tokens ({marks} between tokens; nothing of it is the policy's)")
-    say(format_tokens([tokenizer.decode([token]) for token in context.prompt_ids]))
+    heading(
+        f"A prompt, {len(context.prompt_ids)} tokens ({marks} between tokens; nothing of it is the policy's)"
+    )
+    say(format_tokens(tokenizer.decode([token]) for token in context.prompt_ids))
+    answers: dict[str, Any]
+    if rollout.candidate_logprobs is not None:
+        probabilities = rollout.candidate_logprobs[first, : len(context.candidates)].exp().tolist()
+        answers = {"candidates": dict(zip(context.candidates, probabilities, strict=True))}
+        _show_candidates(context, answers["candidates"], float(rollout.context_values[first]), tokenizer)
+    else:
+        answers = {"replies": _show_replies(rollout.replies[:MAX_REPLIES], agent, tokenizer)}
+    heading(f"An episode (seed {episode.seed})")
+    for turn in episode.turns[:MAX_TURNS]:
+        say("  " + format_turn(turn).replace("\n", "\n  "))
+    if len(episode.turns) > MAX_TURNS:
+        say(f"  and {len(episode.turns) - MAX_TURNS} more turns")
+    say(f"  return {episode.episode_return:+g}")
+    return {"prompt": tokenizer.decode(list(context.prompt_ids)), **answers}
 
 
-def show_candidates(context: Context, probabilities: Sequence[float], value: float, tokenizer: Any) -> None:
-    heading(f"What the policy makes of its candidates now ({len(context.candidates)})")
-    chances = dict(zip(context.candidates, probabilities, strict=True))
-    likeliest = sorted(range(len(chances)), key=lambda c: -probabilities[c])[:SHOWN_CANDIDATES]
-    shown = {context.candidates[c]: chances[context.candidates[c]] for c in sorted(likeliest)}
-    for line, c in zip(probability_bars(shown), sorted(likeliest), strict=True):
-        ids = context.candidate_ids[c]
+def _show_candidates(context: Context, chances: Mapping[str, float], value: float, tokenizer: Any) -> None:
+    """Prints the likeliest candidates with their probabilities and tokens, in the agent's order."""
+    heading(f"What the policy makes of its candidates now ({len(chances)})")
+    likeliest = sorted(chances, key=lambda text: -chances[text])[:MAX_CANDIDATES]
+    shown = {
+        text: ids
+        for text, ids in zip(context.candidates, context.candidate_ids, strict=True)
+        if text in likeliest
+    }
+    for line, ids in zip(
+        probability_bars({text: chances[text] for text in shown}), shown.values(), strict=True
+    ):
         say(f"{line}  {format_tokens([tokenizer.decode([i]) for i in ids], chosen=[True] * len(ids))}")
     if len(shown) < len(chances):
         say(f"  and {len(chances) - len(shown)} less likely ones")
@@ -53,76 +88,89 @@ def show_candidates(context: Context, probabilities: Sequence[float], value: flo
         say(f"  state value {value:+.3f}")
 
 
-def show_replies(rollout: Rollout, read: Sequence[str], tokenizer: Any) -> None:
-    marks = "in green" if use_color() else "in [ ]"
-    heading(f"Replies, sampled (tokens that the policy chose are {marks})")
-    for reply, said in zip(rollout.replies, read, strict=False):
+def _show_replies(replies: Sequence[Reply], agent: TextAgent, tokenizer: Any) -> list[dict[str, str]]:
+    heading(f"Replies, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
+    read = []
+    for reply in replies:
+        parsed = agent.parse(reply.text)
+        action = (
+            f"the action {parsed.action!r}" if parsed.ok else f"no action: {one_line(parsed.reason)[:200]}"
+        )
+        read.append({"text": reply.text, "read": "ends with its choice" if reply.choice >= 0 else action})
         say(format_tokens([tokenizer.decode([token]) for token in reply.ids], chosen=reply.mask))
-        say(f"  → {said}{'' if reply.ended else '; cut off at the limit'}")
+        say(f"  → {read[-1]['read']}{'' if reply.ended else '; cut off at the limit'}")
+    return read
 
 
-def show_episode(episode: Episode) -> None:
-    heading(f"An episode (seed {episode.seed})")
-    for turn in episode.turns[:SHOWN_TURNS]:
-        for line in "\n".join(format_turn(turn)).split("\n"):
-            say(f"  {line}")
-    if len(episode.turns) > SHOWN_TURNS:
-        say(f"  and {len(episode.turns) - SHOWN_TURNS} more turns")
-    say(f"  return {episode.episode_return:+g}")
-
-
-def show_scores(rows: dict[str, Score | float | None], cut: int | None) -> None:
+def show_scores(rows: Mapping[str, Any], cut: int | None) -> None:
+    """Prints mean returns: scores, exact numbers, or `None` for an unknown one."""
     heading("Mean return per episode")
     width = max(map(len, rows))
     for name, row in rows.items():
-        if isinstance(row, Score):
-            say(f"  {one_line(name):<{width}}  {row.mean:+.4f} ± {row.ci95:.4f}  ({row.episodes} episodes)")
+        if isinstance(row, Mapping):
+            shown = f"{row['mean']:+.4f} ± {row['ci95']:.4f}  ({row['episodes']} episodes)"
         else:
-            say(f"  {one_line(name):<{width}}  {'unknown: none ended in time' if row is None else f'{row:+.4f}'}")
+            shown = "unknown: none ended in time" if row is None else f"{row:+.4f}"
+        say(f"  {one_line(name):<{width}}  {shown}")
     if cut is not None:
         say(f"  The model's episodes were cut off after {cut} turns here, so that its score says little.")
 
 
-def show_tokens(counts: TokenCounts, parse_rate: float | None) -> None:
-    heading("Tokens a turn")
+def show_tokens(counts: Mapping[str, float], parse_rate: float | None) -> None:
+    """Prints the tokens of prompts and answers."""
+    heading("Tokens per turn")
     say(
-        f"  prompt {counts.prompt_mean:.1f}, at most {counts.prompt_most} of the {counts.context_length} that fit; "
-        f"the first {counts.shared} are the same in all"
+        f"  prompt {counts['prompt_mean']:.1f}, at most {counts['prompt_most']} of the "
+        f"{counts['context_length']} that fit; the first {counts['shared']} are the same in all"
     )
-    cut = f", {counts.cut_replies:.0%} cut off at the limit" if parse_rate is not None or counts.cut_replies else ""
-    say(f"  answer {counts.reply_mean:.1f}{cut}")
-    say(f"  distinct prompts: {counts.distinct_prompts} in {counts.turns} turns")
+    has_cut = parse_rate is not None or counts["cut_replies"]
+    cut = f", {counts['cut_replies']:.0%} cut off at the limit" if has_cut else ""
+    say(f"  answer {counts['reply_mean']:.1f}{cut}")
+    say(f"  distinct prompts: {counts['distinct_prompts']} in {counts['turns']} turns")
     if parse_rate is not None:
         say(f"  replies that name an action: {parse_rate:.1%}")
 
 
-def show_estimate(amounts: Amounts, trial: Trial, whole: Estimate, imitates: bool) -> None:
-    amount = f"{amounts.episodes} episodes" if amounts.episodes else f"{amounts.turns} turns"
-    played = trial.rollout
-    heading(f"A rollout of {amount}, about")
-    say(f"  {whole.turns:,.0f} turns, {whole.distinct_prompts:,.0f} distinct prompts")
-    say(f"  {duration(whole.play_seconds)} to play, {duration(whole.learn_seconds)} to learn from in "
-        f"{amounts.update_epochs} passes{' (without what is imitated)' if imitates else ''}")  # fmt: skip
-    if whole.memory_bytes > trial.moment_bytes:
-        say(f"  {whole.memory_bytes / 1e9:.1f} GB of memory at most")
+def show_estimate(
+    data: RolloutDataModule, trial: Trial, whole: Mapping[str, float], *, imitates: bool
+) -> None:
+    """Prints the costs of a whole rollout, and the measurements behind them."""
+    episodes, played = data.episodes_per_rollout, trial.rollout
+    heading(
+        f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about"
+    )
+    say(f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts")
+    say(
+        f"  {duration(whole['play_seconds'])} to play, {duration(whole['learn_seconds'])} to learn from in "
+        f"{data.update_epochs} passes{' (without what is imitated)' if imitates else ''}"
+    )
+    if whole["memory_bytes"] > trial.moment_bytes:
+        say(f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most")
     say(
         f"  measured: {int(played.mask.sum())} turns with {len(played.contexts)} distinct prompts in "
-        f"{played.play_seconds:.1f} s, one minibatch of {trial.step_size} {'turns' if trial.by_reply else 'prompts'} in "
-        f"{trial.step_seconds:.1f} s, {trial.step_bytes / 1e9:.1f} GB; the rest is extrapolated, and rather too much: a "
-        "whole rollout shares more"
+        f"{played.play_seconds:.1f} s, one minibatch of {trial.step_size} "
+        f"{'turns' if trial.by_reply else 'prompts'} in {trial.step_seconds:.1f} s, "
+        f"{trial.step_bytes / 1e9:.1f} GB; the rest is extrapolated, and rather too much: a whole rollout "
+        "shares more"
     )
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
+    """Prints problems and warnings, and the number of problems."""
     say()
     for finding in findings:
         name = paint("problem", "1;31") if finding.problem else paint("warning", "1;33")
         say(f"{name}: {escape_control_chars(finding.text)}")
     problems = sum(finding.problem for finding in findings)
-    say(f"{problems} problem{'s' * (problems > 1)} to mend before training." if problems else "Nothing stands in the way.")
+    say(
+        f"{problems} problem{'s' * (problems > 1)} to mend before training."
+        if problems
+        else "Nothing stands in the way."
+    )
 
 
 def duration(seconds: float) -> str:
+    """Seconds in a readable unit."""
     if seconds < 90:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,6 @@
+"""Entry point of `python -m lgym.cli`."""
+
+from lgym.cli import main
+
+if __name__ == "__main__":
+    main()
