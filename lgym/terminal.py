@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-from lgym import ranks
+from lgym import distributed
 from lgym.plain_text import escape_control_chars
 from lgym.types import Turn
 
@@ -24,7 +24,7 @@ def use_color() -> bool:
 
 def say(text: str = "") -> None:
     """Prints a line in the terminal's encoding; of several processes only the first prints."""
-    if ranks.rank():
+    if distributed.rank():
         return
     encoding = sys.stdout.encoding or "utf-8"
     try:

@@ -101,7 +101,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     examples.write_text('{"observation": "a", "response": "a"}\n{"observation": "b", "response": "bb"}\n')
     groups = {"group_size": 4}
     one_pass = {"update_epochs": 1}
-    demonstrations = {"demonstrations": [JsonlDemonstrations(str(examples))], "imitation_size": 4}
+    demonstrations = {"demonstrations": [JsonlDemonstrations(str(examples))], "sft_batch_size": 4}
     everything = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
     braked = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}  # PPO's defaults
     cold = CriticConfig()

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.batch import Context
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm
 from lgym.models.llm import ValueHeadLLM
@@ -119,7 +119,7 @@ class Scaling:
         return {"Blackjack": {n: self._play("Blackjack-v1", BlackjackAgent(), min(n, 1024), episodes=n) for n in sizes}}
 
     def _play(self, env: str, agent: TextAgent, count: int, turns: int | None = None, episodes: int | None = None) -> float:
-        builder = ContextBuilder(self.llm.tokenizer, agent.system_prompt, self.llm.context_length)
+        builder = PromptBuilder(self.llm.tokenizer, agent.system_prompt, self.llm.context_length)
         slots = [Slot(make_env(env, None, None), agent, builder) for _ in range(count)]
         collector = Collector(slots, first_seed=0)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from helpers import two_ranks
-from lgym import ranks
+from lgym import distributed
 from lgym.batch import TurnBatch
 from lgym.functional import categorical_kl
 from lgym.modules import PPO
@@ -40,7 +40,7 @@ def decision(rank: int, factor: float) -> dict[str, float | bool]:
             if "lora_B" in name:
                 parameter.add_(0.05 * torch.randn_like(parameter))
     own = divergence(module, batch)
-    known = ranks.everyone((own, len(batch)))
+    known = distributed.all_gather_object((own, len(batch)))
     module.target_kl = factor * sum(kl * turns for kl, turns in known) / sum(turns for _, turns in known)
     return {"alone": own > module.target_kl, "together": brakes(module, batch), "turns": len(batch)}
 

@@ -30,7 +30,7 @@ model:
   class_path: lgym.modules.PPO
   init_args:
     llm: {lora: {r: 4}, value_hidden_size: 16}
-    policy: {class_path: lgym.policies.CandidatePolicy, init_args: {normalisation: token, temperature: 3}}
+    policy: {class_path: lgym.policies.CandidatePolicy, init_args: {length_normalization: token, temperature: 3}}
     optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.005}}
 data:
   env: helpers.echo:Counting-v0

@@ -7,6 +7,7 @@ import json
 import gymnasium
 import numpy as np
 import pytest
+from lgym.data.recall import REMEMBERED_CHARACTERS, Recall
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers import letters, tiny
@@ -14,7 +15,6 @@ from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import checkpoint, lgym, scalars
 from lgym.callbacks.episode_logger import CELL, as_markdown
 from lgym.callbacks.token_picture import ShownToken, token_picture
-from lgym.data.recall import REMEMBERED_CHARACTERS, Recall
 from lgym.memory import EpisodicMemory, PlayedTurn
 from lgym.types import Episode, ParsedAction, Turn
 

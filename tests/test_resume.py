@@ -93,7 +93,7 @@ MEMORIES = """turns_per_rollout: 24
   update_epochs: 1
   working_memory: {{turns: 2, max_characters: 50}}
   episodic_memory: {{unit: {unit}, half_life: 2, capacity: 20, max_characters: 30}}"""
-THINKS = "ThinkPolicy, init_args: {max_think_tokens: 3}"
+THINKS = "ThinkPolicy, init_args: {max_reasoning_tokens: 3}"
 SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
 
 

@@ -79,7 +79,7 @@ class BlackjackStrategy(L.Callback):
 def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndarray:
     """[280] the policy's probability of hitting, in the order of `blackjack.states()`."""
     contexts = data.contexts(blackjack.states())
-    with module.acting() as policy:
+    with module.inference() as policy:
         logprobs, _ = data.foresight.informed(policy).evaluate(contexts)
     hits = np.zeros((len(contexts), logprobs.shape[1]))
     for row, context in enumerate(contexts):

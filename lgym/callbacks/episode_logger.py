@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lgym import ranks
+from lgym import distributed
 from lgym.plain_text import as_json, escape_control_chars, truncate_middle
 from lgym.terminal import say
 from lgym.types import Episode
@@ -43,7 +43,7 @@ class TranscriptWriter(L.Callback):
         path = Path(trainer.log_dir or trainer.default_root_dir) / "transcripts.jsonl"
         predictions: Any = trainer.predict_loop.predictions
         episodes = [
-            episode for batches in ranks.everyone(predictions) for batch in batches for episode in batch
+            episode for batches in distributed.all_gather_object(predictions) for batch in batches for episode in batch
         ]
         if trainer.is_global_zero:
             records = [{**asdict(episode), "return": episode.episode_return} for episode in episodes]

@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym.callbacks.token_picture import ShownToken, token_picture
-from lgym.types import TaughtTurn
+from lgym.types import TokenTrace
 
 
 class TokenTraceLogger(L.Callback):
@@ -24,7 +24,7 @@ class TokenTraceLogger(L.Callback):
         self.every_n_rollouts = every_n_rollouts
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        episodes: Sequence[Sequence[TaughtTurn]] = getattr(pl_module, "taught", ())
+        episodes: Sequence[Sequence[TokenTrace]] = getattr(pl_module, "taught", ())
         due = trainer.current_epoch % self.every_n_rollouts == 0
         if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
             titles = [f"Rollout {trainer.current_epoch + 1}, episode {i + 1}" for i in range(len(episodes))]
@@ -32,7 +32,7 @@ class TokenTraceLogger(L.Callback):
             trainer.logger.experiment.add_image("tokens", picture, trainer.global_step, dataformats="HWC")
 
 
-def shown_tokens(turns: Sequence[TaughtTurn], tokenizer: Any) -> list[ShownToken]:
+def shown_tokens(turns: Sequence[TokenTrace], tokenizer: Any) -> list[ShownToken]:
     """An episode's tokens in reading order; a prompt that extends the turn before contributes its new tokens
     only."""
     shown: list[ShownToken] = []

@@ -119,12 +119,12 @@ class Stage:
 def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) -> None:
     """Plays and prints episodes; the module has its model."""
     stage = Stage(data, options)
-    agent, builder, recall = data.agent_of("predict"), data.context_builder("predict"), data.recall("predict")
+    agent, builder, recall = data.agent_of("predict"), data.prompt_builder("predict"), data.recall("predict")
     slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, recall=recall)
     rng = None if options.greedy else np.random.default_rng(stream(options.seed, "predict", "actions"))
     say(escape_control_chars(agent.system_prompt))
     policy: Any
-    with module.acting() as policy:
+    with module.inference() as policy:
 
         def play_episode(seed: int) -> Outcome:
             slot.reset(seed)

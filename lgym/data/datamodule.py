@@ -11,7 +11,7 @@ import lightning as L
 import numpy as np
 from torch.utils.data import DataLoader
 
-from lgym import ranks
+from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import stages, validation
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
@@ -61,7 +61,7 @@ class RolloutDataModule(L.LightningDataModule):
         episodic_memory: EpisodicMemory | None = None,
         demonstrations: list[DemonstrationSource] | None = None,
         self_imitation: BestEpisodeBuffer | None = None,
-        imitation_size: int = 32,
+        sft_batch_size: int = 32,
         eval_episodes: int = 100,
         log_episodes_per_rollout: int = 4,
         seed: int = 0,
@@ -101,7 +101,7 @@ class RolloutDataModule(L.LightningDataModule):
                 `sft_coef` says, and are asked without history and without memories.
             self_imitation: imitates the run's own best episodes too, with the memories that they were shown: lgym.data.BestEpisodeBuffer;
                 needs episodes_per_rollout.
-            imitation_size: turns to imitate beside each minibatch.
+            sft_batch_size: turns to imitate beside each minibatch.
             eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
             log_episodes_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
             seed: of everything random on this side: reset seeds, no two stages' the same, sampled actions, the order of
@@ -109,7 +109,7 @@ class RolloutDataModule(L.LightningDataModule):
         """
         super().__init__()
         self.working_memory, self.episodic_memory = working_memory, episodic_memory
-        self.demonstrations, self.self_imitation, self.imitation_size = demonstrations or [], self_imitation, imitation_size
+        self.demonstrations, self.self_imitation, self.sft_batch_size = demonstrations or [], self_imitation, sft_batch_size
         self.history, self.group_size, self.dynamic_sampling_groups = history, group_size, dynamic_sampling_groups
         self.max_observation_tokens = max_observation_tokens
         self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
@@ -170,7 +170,7 @@ class RolloutDataModule(L.LightningDataModule):
             policy.demonstrated,
             self._demonstrated,
             self.self_imitation,
-            self.imitation_size,
+            self.sft_batch_size,
             scores_candidates=policy.scores_candidates,
         )
 
@@ -233,7 +233,7 @@ class RolloutDataModule(L.LightningDataModule):
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         rngs = {purpose: rng.bit_generator.state for purpose, rng in self._rngs.items()}
         own = {"rng": rngs, "collector": self._collector.state_dict()}
-        state = {"ranks": ranks.everyone(own), "rollouts": played}
+        state = {"ranks": distributed.all_gather_object(own), "rollouts": played}
         memory = {} if self.episodic_memory is None else {"episodic_memory": self.episodic_memory.state_dict()}
         return {**state, **self_imitation, **memory}
 
@@ -264,7 +264,7 @@ class RolloutDataModule(L.LightningDataModule):
     def _training_collector(self) -> Collector:
         """Made when first needed: by then a checkpoint's state has been handed over."""
         if self._collector is None:
-            streams = {purpose: stream(self.seed, "fit", purpose, ranks.rank()) for purpose in ("actions", "order")}
+            streams = {purpose: stream(self.seed, "fit", purpose, distributed.rank()) for purpose in ("actions", "order")}
             self._rngs = {purpose: np.random.default_rng(source) for purpose, source in streams.items()}
             self._collector = self._make_collector("fit", self.log_episodes_per_rollout)
             if self._restored is not None:
@@ -301,7 +301,7 @@ class RolloutDataModule(L.LightningDataModule):
         memory = self.episodic_memory
         return Collector(
             runners,
-            first_reset_seed(self.seed, stage, ranks.rank(), ranks.size()),
+            first_reset_seed(self.seed, stage, distributed.rank(), distributed.world_size()),
             kept_transcripts,
             group_size=self.group_size,
             remember=store_from_all_ranks(
@@ -315,7 +315,7 @@ class RolloutDataModule(L.LightningDataModule):
         dataset = EvaluationDataset(
             self._learner,
             lambda: self._make_collector(stage, kept),
-            seed=None if greedy else stream(self.seed, stage, "actions", ranks.rank()),
+            seed=None if greedy else stream(self.seed, stage, "actions", distributed.rank()),
             episodes=shard_range(self.eval_episodes)[1],
             progress=self._progress,
             outcome=outcome,

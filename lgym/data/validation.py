@@ -79,7 +79,7 @@ def require_imitation(given: bool, imitates: bool) -> None:
 
 
 def _faults(data: RolloutDataModule) -> Iterator[str]:
-    counts = ("num_envs", "update_epochs", "minibatch_size", "imitation_size", "group_size", "eval_episodes")
+    counts = ("num_envs", "update_epochs", "minibatch_size", "sft_batch_size", "group_size", "eval_episodes")
     for name in (*counts, "max_observation_tokens", "episodes_per_rollout"):
         value = getattr(data, name)
         if value is not None and value < 1:

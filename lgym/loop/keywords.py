@@ -143,7 +143,7 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
     if values["top_k"] or values.get("top_p", 1.0) < 1.0:
         warnings.warn(
             f"top_k {values['top_k']} and top_p {values.get('top_p', 1.0)} cut off part of the distribution that the loss "
-            "trains, so what learns is not quite what plays (policy/logprob_gap says by how much). Leave them out.",
+            "trains, so what learns is not quite what plays (policy/logprob_diff_max says by how much). Leave them out.",
             stacklevel=2,
         )
     return GenerationPolicy(**values)

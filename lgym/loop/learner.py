@@ -18,7 +18,7 @@ from lgym.batch import ReplyBatch, Rollout
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import Imitation
 from lgym.data.prompts.conversation import Conversation, History
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
 from lgym.loop.loop_rollout import LoopEpisode, LoopTurn, rollout_of
 from lgym.models import LLMConfig, LoraSettings, adopt
@@ -74,7 +74,7 @@ class LoopLearner:
         self._weights = ExitStack()  # holds `llm.fixed()` open except while it learns
         self._weights.enter_context(self.llm.fixed())
         self._system_prompt = ""
-        self._builder: ContextBuilder | None = None
+        self._builder: PromptBuilder | None = None
         self._begin(number=0)
         self._forget()
 
@@ -95,7 +95,7 @@ class LoopLearner:
         if self._conversation is None:
             self._conversation = Conversation(self._contexts(system_prompt), self._history)
         context = self._conversation.context(observation_text, ())
-        with self.module.acting():
+        with self.module.inference():
             (reply,), values = self._policy.reply([context], int(self._rng.integers(2**62)))
         self._conversation.reply(Said(reply.text, reply.text, reply.ids, reply.ended))
         self._episode.turns.append(LoopTurn(context, reply, float(values[0])))
@@ -119,7 +119,7 @@ class LoopLearner:
         if train and episode.turns:
             if truncated_at is not None and self._conversation is not None:
                 context = self._conversation.context(truncated_at, ())
-                with self.module.acting():
+                with self.module.inference():
                     episode.last_value = float(self._policy.values([context])[0])
                 episode.truncated = True
             self._episodes.append(episode)
@@ -136,10 +136,10 @@ class LoopLearner:
         """The current conversation."""
         return [{"role": "system", "content": system_prompt}, *self._messages]
 
-    def _contexts(self, system_prompt: str) -> ContextBuilder:
+    def _contexts(self, system_prompt: str) -> PromptBuilder:
         if self._builder is None or self._system_prompt != system_prompt:
             self._system_prompt = system_prompt
-            self._builder = ContextBuilder(self.llm.tokenizer, system_prompt, self.module.context_length)
+            self._builder = PromptBuilder(self.llm.tokenizer, system_prompt, self.module.context_length)
         return self._builder
 
     # -- learning -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lgym import ranks
+from lgym import distributed
 from lgym.functional import explained_variance, gae, whiten
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Rollout
@@ -66,7 +66,7 @@ def gae_advantages(
         gae_lambda=gae_lambda,
     )
     advantages, returns, values = (x[timeline.mask] for x in (advantages, returns, timeline.values))
-    variance = explained_variance(ranks.joined(values), ranks.joined(returns))
+    variance = explained_variance(distributed.all_gather_cat(values), distributed.all_gather_cat(returns))
     advantages = whitened(turns.rollout, advantages) if whiten_advantages else advantages * scale
     return Advantages(advantages, returns, values, {"value/explained_variance": float(variance)})
 
@@ -124,8 +124,8 @@ def whitened(rollout: Rollout, advantages: Tensor) -> Tensor:
     All are 0 where nothing tells one action from another: every reward is the same and no episode terminated. The rest of
     the advantages is then the value's errors, and on the scale of 1 they drive the policy into some action or other.
     """
-    terminated = ranks.any_of(rollout.terminated[rollout.mask].any())
-    rewards = ranks.joined(rollout.rewards[rollout.mask])
+    terminated = distributed.all_reduce_any(rollout.terminated[rollout.mask].any())
+    rewards = distributed.all_gather_cat(rollout.rewards[rollout.mask])
     if not terminated and bool((rewards == rewards[0]).all()):
         return torch.zeros_like(advantages)
-    return ranks.jointly(whiten, advantages)
+    return distributed.apply_global(whiten, advantages)

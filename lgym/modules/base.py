@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
-from lgym import ranks
+from lgym import distributed
 from lgym.batch import ResponseBatch
 from lgym.functional import masked_mean
 from lgym.models import LLMConfig, build_llm
@@ -209,7 +209,7 @@ class PolicyLearner(EvaluatedModule, ABC):
     def _brakes(self, kl: Tensor, num_turns: int) -> bool:
         """Whether a minibatch's policy is too far from the behavior policy; of all processes, so that they step alike."""
         target = self.loss_config.target_kl
-        return target is not None and not self.warming_up and bool(ranks.weighted_mean(kl, num_turns) > target)
+        return target is not None and not self.warming_up and bool(distributed.all_reduce_weighted_mean(kl, num_turns) > target)
 
     def training_step(self, batch: ResponseBatch, batch_idx: int) -> Tensor | None:
         if batch_idx == 0:
@@ -222,7 +222,7 @@ class PolicyLearner(EvaluatedModule, ABC):
         if result is None:
             return self._skipped()
         loss = result[0]
-        if ranks.any_of(~torch.isfinite(loss)):
+        if distributed.all_reduce_any(~torch.isfinite(loss)):
             path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
             self._fail(
                 f"The loss is {float(loss.detach())} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. "
@@ -255,17 +255,17 @@ class PolicyLearner(EvaluatedModule, ABC):
 
     def _skipped(self) -> Tensor | None:
         """The loss of a minibatch that is not learned from: of several processes each has to have one."""
-        return None if ranks.size() == 1 else self.zero_of_all_parameters()  # type: ignore[return-value]
+        return None if distributed.world_size() == 1 else self.zero_of_all_parameters()  # type: ignore[return-value]
 
     def zero_of_all_parameters(self) -> Tensor | float:
         """A zero with a gradient: processes that add up gradients wait for every trained parameter, also for those that a
         minibatch leaves out."""
-        if ranks.size() == 1:
+        if distributed.world_size() == 1:
             return 0.0
         return sum(0.0 * p.sum() for p in self.parameters() if p.requires_grad)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._rollout_failed or (ranks.size() > 1 and not self._gradient_wanted):
+        if self._rollout_failed or (distributed.world_size() > 1 and not self._gradient_wanted):
             optimizer.zero_grad(set_to_none=True)  # else momentum would take a step
         self._gradient_wanted = False
         gradients = [p.grad for p in self.parameters() if p.grad is not None]

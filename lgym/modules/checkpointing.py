@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lgym import ranks
+from lgym import distributed
 from lgym.types import LgymError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 def save_checkpoint(module: PolicyLearner, checkpoint: dict[str, Any]) -> None:
     """Leave the frozen base model out of a checkpoint, and add the model's name and the random states."""
     checkpoint["state_dict"] = trained_state(module, checkpoint["state_dict"])
-    states = ranks.everyone(rng_state())
+    states = distributed.all_gather_object(rng_state())
     checkpoint["lgym"] = {"format": FORMAT, "model": module.llm_config.model, "rng": states}
 
 
@@ -97,4 +97,4 @@ def load_checkpoint(module: PolicyLearner, checkpoint: Mapping[str, Any]) -> Non
         )
     module.configure_model()
     require_fitting(module, checkpoint["state_dict"], saved["model"], module.llm_config.model)
-    set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
+    set_rng_state(saved["rng"][distributed.rank() % len(saved["rng"])])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
-from lgym import ranks
+from lgym import distributed
 from lgym.batch import EpisodeStatistics
 
 MODES = ("greedy", "sampled")
@@ -81,4 +81,4 @@ class EvaluatedModule(L.LightningModule):
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
     """Everyone's state. torchmetrics' own way takes the device of the state, and no GPU's backend gathers from the CPU."""
-    return ranks.everyone(state)
+    return distributed.all_gather_object(state)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lgym import ranks
+from lgym import distributed
 from lgym.functional import action_information, discounted_returns, variance_within_and_across
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Response, Rollout
@@ -129,7 +129,7 @@ def reduce_metrics(metrics: dict[str, float]) -> dict[str, float]:
 
     A metric that only some of them have is that of these.
     """
-    processes = ranks.everyone(metrics)
+    processes = distributed.all_gather_object(metrics)
     if len(processes) == 1:
         return metrics
     names = dict.fromkeys(name for process in processes for name in process)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lgym import ranks
+from lgym import distributed
 from lgym.batch import ResponseBatch
 from lgym.plain_text import as_json
 from lgym.types import LgymError
@@ -20,7 +20,7 @@ class NonFiniteLossError(LgymError, RuntimeError):
 
 def save_batch(folder: str | Path, batch: ResponseBatch, tokenizer: Any, metrics: Mapping[str, Tensor]) -> Path:
     """Write a minibatch as JSON lines, a prompt per line with its turns, and the metrics in a last line."""
-    name = "non_finite_loss.jsonl" if ranks.size() == 1 else f"non_finite_loss_{ranks.rank()}.jsonl"
+    name = "non_finite_loss.jsonl" if distributed.world_size() == 1 else f"non_finite_loss_{distributed.rank()}.jsonl"
     path = Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     batch = batch.to("cpu")

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lgym import ranks
+from lgym import distributed
 from lgym.functional import whiten
 from lgym.modules.advantages import Advantages
 from lgym.modules.base import PolicyLearner
@@ -54,7 +54,7 @@ class REINFORCE(PolicyLearner):
         if bool(turns.rollout.cut.any()):  # its return to go is not known
             raise ConfigError(WHOLE_EPISODES)
         returns = turns.returns_to_go(self.gamma)
-        return Advantages(ranks.jointly(whiten if self.whiten_advantages else centered, returns))
+        return Advantages(distributed.apply_global(whiten if self.whiten_advantages else centered, returns))
 
 
 def centered(returns: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lgym import ranks
+from lgym import distributed
 from lgym.batch import ResponseBatch
 from lgym.functional import discounted_returns
 from lgym.rollout import Response, Rollout
@@ -50,7 +50,7 @@ def response_batch(rollout: Rollout) -> tuple[ResponseBatch, Tensor]:
     responses = rollout.turn_responses()
     sorted_responses = [responses[i] for i in order.tolist()]
     action_mask = padded([response.action_mask for response in sorted_responses]).bool()
-    num_turns = ranks.mean(len(responses))
+    num_turns = distributed.all_reduce_mean(len(responses))
     distributions = candidate_table(rollout, responses)
     batch = ResponseBatch(
         prompts=rollout.prompts,
@@ -62,7 +62,7 @@ def response_batch(rollout: Rollout) -> tuple[ResponseBatch, Tensor]:
         old_logprobs=padded([response.logprobs for response in sorted_responses]),
         advantages=torch.zeros(action_mask.shape),
         loss_scale=1.0 / num_turns,
-        mean_tokens=ranks.mean(int(action_mask.sum())) / num_turns,
+        mean_tokens=distributed.all_reduce_mean(int(action_mask.sum())) / num_turns,
         by_prompt=distributions is not None,
         old_candidate_logprobs=distributions,
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lgym import ranks
+from lgym import distributed
 from lgym.modules.base import PolicyLearner
 from lgym.modules.checkpointing import rng_state, set_rng_state, trained_state
 
@@ -22,7 +22,7 @@ def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str
     return {
         "weights": copied(trained_state(module, module.state_dict())),
         "optimizers": [copied(optimizer.state_dict()["state"]) for optimizer in optimizers],
-        "rng": ranks.everyone(rng_state()),
+        "rng": distributed.all_gather_object(rng_state()),
     }
 
 
@@ -32,13 +32,13 @@ def put_back(module: PolicyLearner, optimizers: Sequence[Optimizer], saved: Mapp
     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": copied(state), "param_groups": groups})
-    set_rng_state(saved["rng"][ranks.rank() % len(saved["rng"])])
+    set_rng_state(saved["rng"][distributed.rank() % len(saved["rng"])])
 
 
 def all_finite(module: torch.nn.Module) -> bool:
     """Whether every trained weight is a number, in every process."""
     found = torch.stack([p.detach().isfinite().all() for p in module.parameters() if p.requires_grad])
-    return not ranks.any_of(~found.all())
+    return not distributed.all_reduce_any(~found.all())
 
 
 def copied(value: Any) -> Any:

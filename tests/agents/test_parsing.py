@@ -11,7 +11,7 @@ from lgym.data.slot import Slot
 from helpers import echo, tiny
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.agents.parsing import JSON_LENGTH, PATTERN_LENGTH, action_number, last_json_object, last_match, value_text
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.types import ParsedAction, Said
 
 
@@ -290,7 +290,7 @@ def test_an_agent_chooses_its_key_or_none():
 def test_replies_are_parsed_in_play():
     """An environment fed by `extract_action` alone would take every JSON reply for rubbish."""
     agent = echo.CountingAgent()
-    slot = Slot(gymnasium.make("Counting-v0"), agent, ContextBuilder(tiny.tokenizer(), "Go.", 2048), chooses=False)
+    slot = Slot(gymnasium.make("Counting-v0"), agent, PromptBuilder(tiny.tokenizer(), "Go.", 2048), chooses=False)
     slot.reset(3)
     reply = json.dumps({"action": agent.actions[1]})
     slot.step(Said(reply, reply, tuple(tiny.tokenizer().encode(reply)), ended=True))

@@ -12,13 +12,13 @@ HEALTHY = {
     "rollout/return_mean": 0.5,
     "rollout/return_std": 0.5,  # 0.05 the standard error
     "rollout/dominant_action": 0.6,
-    "rollout/action_information": 0.1,
+    "policy/action_state_mi": 0.1,
     "rollout/repetition": 0.1,
     "rollout/parse_rate": 0.9,
     "policy/approx_kl": 0.02,
     "policy/entropy": 0.4,
-    "rollout/reward_variance_within": 0.2,
-    "rollout/reward_variance_across": 0.1,
+    "rollout/return_variance_within": 0.2,
+    "rollout/return_variance_across": 0.1,
     "value/explained_variance": 0.3,
 }
 FALLEN = {"rollout/return_mean": 0.29}
@@ -26,13 +26,13 @@ FALLEN = {"rollout/return_mean": 0.29}
 
 TABLE = {
     "max_dominant_action": ("rollout/dominant_action", 0.951, 0.949),
-    "min_action_information": ("rollout/action_information", 0.0019, 0.0021),  # 0.02 of 0.1
+    "min_action_information": ("policy/action_state_mi", 0.0019, 0.0021),  # 0.02 of 0.1
     "max_repetition": ("rollout/repetition", 0.51, 0.49),
     "min_parse_rate": ("rollout/parse_rate", 0.449, 0.451),  # 0.5 of 0.9
     "max_kl": ("policy/approx_kl", 0.51, 0.49),
     "min_entropy": ("policy/entropy", 0.0049, 0.0051),
-    "min_variance_within": ("rollout/reward_variance_within", 0.0019, 0.0021),  # 0.01 of 0.2
-    "min_variance_across": ("rollout/reward_variance_across", 0.0009, 0.0011),  # 0.01 of 0.1
+    "min_variance_within": ("rollout/return_variance_within", 0.0019, 0.0021),  # 0.01 of 0.2
+    "min_variance_across": ("rollout/return_variance_across", 0.0009, 0.0011),  # 0.01 of 0.1
     "min_explained_variance": ("value/explained_variance", -0.51, -0.49),
 }
 """Of each limit with its default: its metric, a value just wrong, and one just right."""
@@ -119,11 +119,11 @@ def test_the_highest_and_the_best_are_those_of_sound_rollouts():
             **HEALTHY,
             "rollout/dominant_action": 1.0,
             "rollout/return_mean": 0.9,
-            "rollout/reward_variance_within": 99.0,
+            "rollout/return_variance_within": 99.0,
         }
     )
     assert detector.best == (0.5, 0.05)
-    assert detector.highest == {"rollout/reward_variance_within": 0.2}
+    assert detector.highest == {"rollout/return_variance_within": 0.2}
 
 
 def test_what_is_missing_or_no_number_is_no_sign():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from helpers import runs, tiny
 from helpers.letters import CONFIG
 from lgym.callbacks.token_trace_logger import shown_tokens
-from lgym.types import TaughtTurn
+from lgym.types import TokenTrace
 
 
 def turn(prompt, ids, mask, advantages):
     encode = tiny.tokenizer().encode
-    return TaughtTurn(tuple(encode(prompt)), tuple(encode(ids)), mask, tuple(-0.5 for _ in ids), advantages)
+    return TokenTrace(tuple(encode(prompt)), tuple(encode(ids)), mask, tuple(-0.5 for _ in ids), advantages)
 
 
 def test_tokens_are_told_apart():

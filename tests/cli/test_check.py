@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from lgym.data.chat import PromptBuilder
 from tokenizers import normalizers
 
 from helpers import letters, tiny
@@ -19,7 +20,6 @@ from helpers.runs import lgym
 from lgym.cli.check.findings import history_findings, parse_findings, returns_findings, seed_findings
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import Trial, estimate
-from lgym.data.chat import ContextBuilder
 from lgym.terminal import format_tokens
 
 LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}
@@ -376,7 +376,7 @@ def test_findings_say_what_to_change():
 
 def test_a_window_that_does_not_fit_is_found_where_it_is(tokenizer):
     """Turn 0 is short and the others long: only windows behind them are too long."""
-    builder = ContextBuilder(tokenizer, "s", 10_000)
+    builder = PromptBuilder(tokenizer, "s", 10_000)
     episode = [("o", "a")] + [("o" * 50, "a")] * 5
     lengths = [
         len(builder.encode(builder.render(episode[max(0, t - 2) : t], episode[t][0]))) for t in range(6)
@@ -393,7 +393,7 @@ def test_a_window_that_does_not_fit_is_found_where_it_is(tokenizer):
 
 def test_a_prompt_that_is_too_long_by_itself_is_told_so(tokenizer):
     """In the first turn, where there is no history yet, and later, where even none would not help."""
-    builder = ContextBuilder(tokenizer, "s", 10_000)
+    builder = PromptBuilder(tokenizer, "s", 10_000)
     short, long = ("o", "a"), ("o" * 50, "a")
     limit = len(builder.encode(builder.render([short], "o")))  # of a short prompt with another before it
     alone = len(builder.encode(builder.render([], "o" * 50)))

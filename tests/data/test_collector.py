@@ -11,7 +11,7 @@ from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from lgym.data.prompts import prompt_builder
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 
 
 class ScriptedPolicy:
@@ -35,7 +35,7 @@ class ScriptedPolicy:
 
 def collector(env_id="Counting-v0", agent=None, num_envs=2, limit=3, kept=0, first_seed=100, **env_kwargs):
     agent = agent or echo.CountingAgent()
-    builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     envs = [gymnasium.make(env_id, max_episode_steps=limit, **env_kwargs) for _ in range(num_envs)]
     return Collector([Slot(env, agent, builder) for env in envs], first_seed=first_seed, kept_transcripts=kept)
 
@@ -77,7 +77,7 @@ def test_groups_without_signal_are_refilled(refill, second):
     """Groups of 8 from seeds 100 and 101; that of 101 is dull, and 102 is played for it. The rollout behind that has 103 and
     104, then 105 for 103, and where it may, 106 for 105."""
     agent = echo.EchoAgent()
-    builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     slots = [Slot(gymnasium.make("Dull-v0"), agent, builder) for _ in range(16)]
     playing = Collector(slots, first_seed=100, group_size=8, dynamic_sampling_groups=refill)
     for expected in ([100, 101, 102] if refill else [100, 101]), second:

@@ -49,7 +49,7 @@ def test_evaluation_is_worded_by_its_own_environment():
     assert "Goal: 3 down and 3 right" in first_words(data, "fit")
     for stage in ("validate", "test", "predict"):
         assert "Goal: 7 down and 7 right" in first_words(data, stage)
-        assert "slippery" in data.context_builder(stage).render((), "")
-    assert "slippery" not in data.context_builder("fit").render((), "")
+        assert "slippery" in data.prompt_builder(stage).render((), "")
+    assert "slippery" not in data.prompt_builder("fit").render((), "")
     same = lakes(env_kwargs=small)
-    assert same.context_builder("test") is same.context_builder("fit")
+    assert same.prompt_builder("test") is same.prompt_builder("fit")

@@ -14,7 +14,7 @@ def test_contexts_that_nobody_acted_on_are_left_out(tmp_path, model_folder):
         data__minibatch_size=1, data__max_episode_steps=3,
     )  # fmt: skip
     metrics = scalars(tmp_path)
-    for name in ("loss/policy", "loss/value", "policy/entropy", "policy/logprob_gap"):
+    for name in ("loss/policy", "loss/value", "policy/entropy", "policy/logprob_diff_max"):
         assert all(value == value for value in metrics[name].values()), name
 
 

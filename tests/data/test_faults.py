@@ -19,7 +19,7 @@ from helpers.runs import checkpoint, lgym, scalars
 from helpers.scripted import Chooser
 from helpers.worlds import RandomCountingAgent, RoomsAgent
 from lgym.batch import Reply
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.envs import make_env
 from lgym.envs.workers import BrokenEnvironmentError, worker_envs
 
@@ -44,7 +44,7 @@ class Speaker:
 def collector(env_id, agent, *, workers, policy=None, num_envs=2, limit=4, timeout=20.0, group_size=1, **kwargs):
     make = partial(make_env, env_id, kwargs, limit)
     envs = worker_envs(make, num_envs, timeout) if workers else [make() for _ in range(num_envs)]
-    builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     slots = [Slot(env, agent, builder, chooses=(policy or Chooser()).chooses) for env in envs]
     return Collector(slots, first_seed=100, kept_transcripts=3, group_size=group_size)
 

@@ -32,7 +32,7 @@ class Learner:
     def __init__(self, batch=None):
         self.prepare = lambda rollout: batch
 
-    def acting(self):
+    def inference(self):
         return nullcontext(ScriptedPolicy())
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lgym import ranks
+from lgym import distributed
 from lgym.data.imitation.sft_sampler import _batch
 from lgym.data.sharding import minibatches, rank_state, shard_range, store_from_all_ranks
 from lgym.data.validation import require_sound
@@ -22,8 +22,8 @@ def process(monkeypatch):
     """Makes this one process of so many."""
 
     def become(rank: int, size: int) -> None:
-        monkeypatch.setattr(ranks, "size", lambda: size)
-        monkeypatch.setattr(ranks, "rank", lambda: rank)
+        monkeypatch.setattr(distributed, "world_size", lambda: size)
+        monkeypatch.setattr(distributed, "rank", lambda: rank)
 
     return become
 
@@ -46,13 +46,13 @@ def test_a_process_with_fewer_minibatches_fills_up(process, monkeypatch):
     module = test_ppo.learner(gamma=1.0)
     batch = module.prepare(test_ppo.rollout(module))
     process(0, 2)
-    monkeypatch.setattr(ranks, "everyone", lambda own: [own, 5])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [own, 5])
     parts = list(minibatches(batch, 1, [0, 1, 2]))
     assert [len(part) > 0 for part in parts] == [True] * 5
     assert [part.scale for part in parts] == pytest.approx([5 * batch.scale] * 3 + [0.0] * 2)
     assert sum(len(part) for part in parts if part.scale) == len(batch)
     # of two and three minibatches: 2 * 2 // 3 rounded up are 2 contexts each, no more can be had
-    monkeypatch.setattr(ranks, "everyone", lambda own: [own, 3])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [own, 3])
     parts = list(minibatches(batch, 2, [0, 1, 2]))
     assert len(parts) == 3
     assert sum(len(part) for part in parts if part.scale) == len(batch)
@@ -61,7 +61,7 @@ def test_a_process_with_fewer_minibatches_fills_up(process, monkeypatch):
 
 def test_all_remember_what_each_played(monkeypatch):
     """Catches memories that differ from process to process."""
-    monkeypatch.setattr(ranks, "everyone", lambda own: [own, [["theirs"]]])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [own, [["theirs"]]])
     stored = []
     store_from_all_ranks(stored.extend)([["ours"], ["ours too"]])
     assert stored == [["ours"], ["ours too"], ["theirs"]]
@@ -83,7 +83,7 @@ def test_states_of_another_number_of_processes(process):
 
 def data_settings(**changes):
     """Settings that go together, but for these."""
-    counts = dict.fromkeys(("num_envs", "update_epochs", "minibatch_size", "imitation_size", "eval_episodes"), 1)
+    counts = dict.fromkeys(("num_envs", "update_epochs", "minibatch_size", "sft_batch_size", "eval_episodes"), 1)
     sampling = {"group_size": 1, "dynamic_sampling_groups": 0, "episodes_per_rollout": 8, "turns_per_rollout": None}
     reading = {"history": 0, "max_observation_tokens": None, "env_timeout": 0.1, "self_imitation": None}
     return SimpleNamespace(**(counts | sampling | reading | changes))

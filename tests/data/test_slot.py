@@ -7,13 +7,13 @@ import pytest
 from lgym.data.slot import Slot
 
 from helpers import echo, tiny
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.types import Said
 
 
 def slot(fallback, seed=3, **members):
     agent = type("Agent", (echo.CountingAgent,), {"fallback": fallback, **members})()
-    builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     made = Slot(gymnasium.make("Counting-v0", max_episode_steps=50), agent, builder, chooses=False)
     made.reset(seed)
     return made

@@ -17,7 +17,7 @@ from helpers.fuzz import inputs
 from helpers.scripted import TOKENIZER, Chooser, DyingEnv, Numbered, ScriptedEnv, Speaker, spoken, value_of
 from lgym.agents.base import FALLBACKS
 from lgym.data.prompts.memory_prompt import MemoryPrompt
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.memory import EpisodicMemory
 from lgym.types import Said
 
@@ -42,7 +42,7 @@ DEATHS = st.dictionaries(st.integers(100, 112), st.lists(st.integers(0, 5), min_
 def collector(setup, deaths=None, refill=True):
     settings = {"fallback": setup["fallback"], "patience": setup["patience"], "default_action": 1, "penalty": -0.25}
     agent = type("Agent", (Numbered,), settings)()
-    builder = ContextBuilder(TOKENIZER, agent.system_prompt, 2048)
+    builder = PromptBuilder(TOKENIZER, agent.system_prompt, 2048)
     envs = [ScriptedEnv(setup["script"], setup["longest"]) for _ in range(setup["num_envs"])]
     envs = envs if deaths is None else [DyingEnv(env, deaths) for env in envs]
     options = {"chooses": not setup["speaks"], "history": setup["history"]}

@@ -18,7 +18,7 @@ from helpers.fuzz import inputs
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
 from lgym.data.prompts.conversation import Conversation
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.policies import GenerationPolicy, ThinkPolicy
 from lgym.types import Said
 
@@ -73,7 +73,7 @@ def shown_of(builder, turns, observation, ids, most):
 def test_a_prompt_goes_on_from_the_last_or_is_the_templates_own(template, history, length, conversation, candidates):
     """Token for token; and it shows the last turns: as many as are wanted, or a half of them where more would not fit."""
     canonical, turns = conversation
-    builder = ContextBuilder(tokenizer(template), "Be brief.", length)
+    builder = PromptBuilder(tokenizer(template), "Be brief.", length)
     candidates = tuple(sorted({word for word in candidates if word}))
     room = max((len(builder.encode(candidate)) for candidate in candidates), default=0)
     talk, played, shown = Conversation(builder, history), [], 0
@@ -118,11 +118,11 @@ def model(template):
 
 
 def generation(limit, stop, choice_temperature):
-    return GenerationPolicy(max_new_tokens=limit, stop=stop, row_length=8, replies_per_forward=3)
+    return GenerationPolicy(max_new_tokens=limit, stop=stop, row_length=8, responses_per_forward=3)
 
 
 def thinking(limit, stop, choice_temperature):
-    return ThinkPolicy(limit, " so: ", "token", choice_temperature, stop=stop, row_length=8, replies_per_forward=3)
+    return ThinkPolicy(limit, " so: ", "token", choice_temperature, stop=stop, row_length=8, responses_per_forward=3)
 
 
 @inputs(6)
@@ -145,7 +145,7 @@ def test_what_is_recorded_is_what_was_fed_and_what_training_computes(
     llm, policy = model(template), make(limit, stop, temperature)
     policy.bind(llm)
     agent = type("Agent", (echo.EchoAgent,), {"fallback": "random"})()
-    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, length)
+    builder = PromptBuilder(llm.tokenizer, agent.system_prompt, length)
     slots = [
         Slot(gymnasium.make("Echo-v0", turns=3), agent, builder, chooses=policy.chooses, history=history)
         for _ in range(num_envs)

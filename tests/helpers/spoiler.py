@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import lightning as L
 import torch
 
-from lgym import ranks
+from lgym import distributed
 from lgym.modules.checkpointing import rng_state
 from lgym.modules.snapshot import copied
 
@@ -50,8 +50,8 @@ class Alike(L.Callback):
 
     def on_train_epoch_end(self, trainer, pl_module):
         weights = [p.detach().flatten() for p in pl_module.parameters() if p.requires_grad]
-        first, *others = ranks.everyone(torch.cat(weights))
+        first, *others = distributed.all_gather_object(torch.cat(weights))
         assert all(torch.equal(first, other) for other in others), "The processes have gone ways of their own."
-        first, *others = ranks.everyone(trainer.datamodule.episodic_memory.state_dict())
+        first, *others = distributed.all_gather_object(trainer.datamodule.episodic_memory.state_dict())
         assert first["entries"], "Nothing is remembered."
         assert all(other == first for other in others), "Each process has memories of its own."

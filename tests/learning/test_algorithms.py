@@ -12,7 +12,7 @@ model:
   class_path: lgym.modules.{algorithm}
   init_args:
     llm: {{lora: {{r: 4}}, value_hidden_size: 16}}
-    policy: {{class_path: lgym.policies.CandidatePolicy, init_args: {{normalisation: token, temperature: 3}}}}
+    policy: {{class_path: lgym.policies.CandidatePolicy, init_args: {{length_normalization: token, temperature: 3}}}}
     optimizer: {{class_path: torch.optim.AdamW, init_args: {{lr: 0.01}}}}
 data:
   env: Echo-v0

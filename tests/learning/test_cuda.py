@@ -17,4 +17,4 @@ def test_fits_and_resumes_on_cuda(tmp_path, model_folder, precision):
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, **cuda)
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **cuda)
     assert checkpoint(tmp_path)["epoch"] == 1
-    assert all(value < 0.5 for value in scalars(tmp_path)["policy/logprob_gap"].values())
+    assert all(value < 0.5 for value in scalars(tmp_path)["policy/logprob_diff_max"].values())

@@ -33,4 +33,4 @@ def test_grpo_learns_what_is_rewarded(tmp_path, model_folder, sign):
         assert last > 0.9
     else:
         assert last < 0.02
-    assert max(found["policy/logprob_gap"]) < 1e-3
+    assert max(found["policy/logprob_diff_max"]) < 1e-3

@@ -30,9 +30,9 @@ data:
   eval_episodes: 100
   {data}
 """
-CHOOSES = "{class_path: lgym.policies.CandidatePolicy, init_args: {normalisation: token, temperature: 3}}"
+CHOOSES = "{class_path: lgym.policies.CandidatePolicy, init_args: {length_normalization: token, temperature: 3}}"
 SPEAKS = "{class_path: lgym.policies.GenerationPolicy, init_args: {max_new_tokens: 6}}"
-THINKS = "{class_path: lgym.policies.ThinkPolicy, init_args: {max_think_tokens: 1, cue: ' so: '}}"
+THINKS = "{class_path: lgym.policies.ThinkPolicy, init_args: {max_reasoning_tokens: 1, cue: ' so: '}}"
 
 
 class WordExpert:

@@ -20,12 +20,12 @@ from policies.test_generation import CONTEXTS
 def test_it_acts_without_dropout_and_gradient(training):
     """Catches playing with dropout on, where another policy samples than learns, and a module that stays as it acted."""
     module = learner(REINFORCE).train(training)
-    with module.acting() as policy:
+    with module.inference() as policy:
         assert not any(part.training for part in policy.modules())
         assert not torch.is_grad_enabled()
     assert all(part.training == training for part in module.policy.modules())
     assert torch.is_grad_enabled()
-    with pytest.raises(KeyError), module.acting():
+    with pytest.raises(KeyError), module.inference():
         raise KeyError
     assert module.training == training
 

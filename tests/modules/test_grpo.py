@@ -67,10 +67,10 @@ def test_every_turn_has_its_episodes_advantage():
     assert batch.advantages[:, 0].tolist() == [1.0, -1.0, 1.0, -1.0]
     assert torch.equal(batch.advantages != 0, batch.mask)
     assert batch.mask.sum(1).tolist() == [2, 4, 1, 3]
-    assert module.rollout_metrics["rollout/groups_without_signal"] == 0.5
+    assert module.rollout_metrics["rollout/frac_reward_zero_std"] == 0.5
     assert module.rollout_metrics["rollout/parse_rate"] == pytest.approx(5 / 6)
-    assert module.rollout_metrics["rollout/truncated_rate"] == pytest.approx(1 / 6)
-    assert module.rollout_metrics["rollout/response_length"] == pytest.approx(13 / 6)
+    assert module.rollout_metrics["response/clipped_ratio"] == pytest.approx(1 / 6)
+    assert module.rollout_metrics["response/length_mean"] == pytest.approx(13 / 6)
 
 
 @pytest.mark.parametrize("normalise_by", ["reply", "tokens", "limit"])

@@ -102,7 +102,7 @@ def test_first_loss_is_minus_the_mean_advantage():
     assert float(loss) == pytest.approx(-float(batch.advantages.mean()), abs=1e-5)
     assert float(metrics["policy/clip_fraction"]) == 0.0
     assert float(metrics["policy/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
-    assert module.rollout_metrics["policy/logprob_gap"] < 1e-5
+    assert module.rollout_metrics["policy/logprob_diff_max"] < 1e-5
 
 
 def test_distinct_contexts_give_the_gradient_of_single_turns():

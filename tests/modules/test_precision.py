@@ -20,7 +20,7 @@ from lgym.modules import PPO
 def test_a_run_in_each_precision(tmp_path, model_folder, precision, gap):
     """Another precision in playing than in training, or rounded log-probabilities, show in the gap."""
     lgym("fit", tmp_path, model_folder, trainer__precision=precision, trainer__max_epochs=2)
-    assert max(scalars(tmp_path)["policy/logprob_gap"].values()) < gap
+    assert max(scalars(tmp_path)["policy/logprob_diff_max"].values()) < gap
     assert {tensor.dtype for tensor in checkpoint(tmp_path)["state_dict"].values()} == {torch.float32}
 
 

@@ -26,7 +26,7 @@ data:
   update_epochs: 2
 """
 
-LIMITS = {"CandidatePolicy": {}, "GenerationPolicy": {"max_new_tokens": 3}, "ThinkPolicy": {"max_think_tokens": 3}}
+LIMITS = {"CandidatePolicy": {}, "GenerationPolicy": {"max_new_tokens": 3}, "ThinkPolicy": {"max_reasoning_tokens": 3}}
 
 
 @pytest.mark.parametrize("history", [0, "full"])
@@ -42,6 +42,6 @@ def test_plays_and_learns(tmp_path, model_folder, precision, lora, gap, policy, 
     limits = {f"model__init_args__policy__init_args__{name}": value for name, value in LIMITS[policy].items()}
     lgym("fit", tmp_path, model_folder, config, **limits)
     told = scalars(tmp_path)
-    assert max(told["policy/logprob_gap"].values()) < gap
+    assert max(told["policy/logprob_diff_max"].values()) < gap
     assert math.isfinite(told["loss/total"][max(told["loss/total"])])
     assert checkpoint(tmp_path)["epoch"] == 0

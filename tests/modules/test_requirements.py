@@ -8,7 +8,7 @@ import pytest
 import torch
 from lgym.modules.pooled import pooled
 
-from lgym import ranks
+from lgym import distributed
 from lgym.modules import GRPO, RLOO, GiGPO, TokenLoss
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
 from lgym.modules.schedules import WarmupCosine
@@ -70,17 +70,17 @@ def test_a_checkpoint_has_to_fit():
 def test_numbers_of_several_processes(monkeypatch):
     """Catches counts that are averaged, a gap that is hidden by a smaller one, and means that do not weigh by their turns or
     episodes; a metric that one process alone has is its own."""
-    one = {"rollout/turns": 30.0, "rollout/episodes": 1.0, "policy/logprob_gap": 0.5, "rollout/return_mean": 4.0}
-    two = {"rollout/turns": 10.0, "rollout/episodes": 3.0, "policy/logprob_gap": 0.1, "rollout/return_mean": 8.0}
-    both = [{**one, "rollout/parse_rate": 1.0}, {**two, "rollout/parse_rate": 0.2, "rollout/action_information": 0.7}]
-    monkeypatch.setattr(ranks, "everyone", lambda own: both)
+    one = {"rollout/turns": 30.0, "rollout/episodes": 1.0, "policy/logprob_diff_max": 0.5, "rollout/return_mean": 4.0}
+    two = {"rollout/turns": 10.0, "rollout/episodes": 3.0, "policy/logprob_diff_max": 0.1, "rollout/return_mean": 8.0}
+    both = [{**one, "rollout/parse_rate": 1.0}, {**two, "rollout/parse_rate": 0.2, "policy/action_state_mi": 0.7}]
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: both)
     assert pooled(both[0]) == pytest.approx(
         {
             "rollout/turns": 40.0,
             "rollout/episodes": 4.0,
-            "policy/logprob_gap": 0.5,
+            "policy/logprob_diff_max": 0.5,
             "rollout/return_mean": 7.0,  # (1 * 4 + 3 * 8) / 4
             "rollout/parse_rate": 0.8,  # (30 * 1 + 10 * 0.2) / 40
-            "rollout/action_information": 0.7,
+            "policy/action_state_mi": 0.7,
         }
     )

@@ -58,10 +58,10 @@ def test_the_gap_is_of_the_first_minibatch():
         new = module.policy.likelihoods(batch).logprobs
     expected = float((new - batch.old_logprobs)[batch.mask].abs().max())
     module.loss(batch)
-    assert module.rollout_metrics["policy/logprob_gap"] == pytest.approx(expected, rel=1e-5)
+    assert module.rollout_metrics["policy/logprob_diff_max"] == pytest.approx(expected, rel=1e-5)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if "lora_B" in name:
                 parameter.add_(0.1)
     module.loss(batch)
-    assert module.rollout_metrics["policy/logprob_gap"] == pytest.approx(expected, rel=1e-5)
+    assert module.rollout_metrics["policy/logprob_diff_max"] == pytest.approx(expected, rel=1e-5)

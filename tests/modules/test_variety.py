@@ -18,8 +18,8 @@ def test_rewards_to_come_by_context():
     metrics = describe(rollout(learner(), rewards=torch.tensor([[1.0, 3.0, -1.0], [0.0, 2.0, 0.0]])))
     # stream 0: turns of contexts 0, 1 | 0 pay 1 3 | -1, so 4 3 | -1 are to come; stream 1: contexts 2, 1 pay 0 2, so 2 2.
     # context 0: 4, -1: variance 6.25, mean 1.5; context 1: 3, 2: variance 0.25, mean 2.5; context 2 is alone
-    assert metrics["rollout/reward_variance_within"] == pytest.approx(3.25)
-    assert metrics["rollout/reward_variance_across"] == pytest.approx(0.25)
+    assert metrics["rollout/return_variance_within"] == pytest.approx(3.25)
+    assert metrics["rollout/return_variance_across"] == pytest.approx(0.25)
     # returns 1, -1, 2: mean 2/3, variance (1/9 + 25/9 + 16/9) / 3 = 14/9
     assert metrics["rollout/return_std"] == pytest.approx((14 / 9) ** 0.5)
 
@@ -37,7 +37,7 @@ def test_actions_are_the_same_by_their_text():
     probabilities = torch.tensor([[0.1, 0.9, 0.0], [0.1, 0.9, 0.0], [0.9, 0.1, 0.0]])
     metrics = describe(replace(played, candidate_logprobs=probabilities.log()))
     assert metrics["rollout/dominant_action"] == pytest.approx(0.9)
-    assert metrics["rollout/action_information"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["policy/action_state_mi"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_what_was_said_most():
@@ -47,7 +47,7 @@ def test_what_was_said_most():
     freely = tuple(replace(reply, text=text) for reply, text in zip(played.replies, texts, strict=True))
     metrics = describe(replace(played, replies=freely))
     assert metrics["rollout/dominant_action"] == pytest.approx(4 / 6)
-    assert "rollout/action_information" not in metrics
+    assert "policy/action_state_mi" not in metrics
     contexts = tuple(replace(context, candidates=("x", "y")) for context in played.contexts)
     chosen = tuple(replace(reply, choice=1) for reply in freely)
     assert describe(replace(played, contexts=contexts, replies=chosen))["rollout/dominant_action"] == 1.0
@@ -79,8 +79,8 @@ def test_episodes_that_the_border_cuts_say_nothing_of_variance():
     )
     metrics = describe(played)
     # context 0 is met once now (4), so that context 1 alone counts: 3 and 2, variance 0.25
-    assert metrics["rollout/reward_variance_within"] == pytest.approx(0.25)
-    assert metrics["rollout/reward_variance_across"] == pytest.approx(0.0)
+    assert metrics["rollout/return_variance_within"] == pytest.approx(0.25)
+    assert metrics["rollout/return_variance_across"] == pytest.approx(0.0)
     assert not any("variance" in name for name in describe(replace(played, episode_ids=torch.full((2, 3), 2))))
 
 

@@ -31,10 +31,10 @@ def replies_of(acting, count=8, seed=0):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"temperature": 0.6}, {"replies_per_forward": 3}, {"share_prefixes": False}], ids=str
+    "settings", [{}, {"temperature": 0.6}, {"responses_per_forward": 3}, {"share_prefixes": False}], ids=str
 )
 def test_training_computes_what_was_recorded(settings):
-    """`policy/logprob_gap` is 0: no padding, position or temperature comes between playing and learning."""
+    """`policy/logprob_diff_max` is 0: no padding, position or temperature comes between playing and learning."""
     acting = policy(**settings)
     rows, replies = replies_of(acting)
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_values_are_those_at_the_prompts_ends():
         ({"top_k": -1}, "top_k"),
         ({"stop": "text"}, "stop is the text 'text'"),
         ({"stop": [""]}, "none of them empty"),
-        ({"replies_per_forward": 0}, "replies_per_forward is 0"),
+        ({"responses_per_forward": 0}, "responses_per_forward is 0"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -24,7 +24,7 @@ LONG = [context("red", "left", "right"), context("green", "go", "go on", "stop")
 
 
 def policy(**settings) -> ThinkPolicy:
-    made = ThinkPolicy(**{"max_think_tokens": 5, "cue": CUE, **settings})
+    made = ThinkPolicy(**{"max_reasoning_tokens": 5, "cue": CUE, **settings})
     made.bind(tiny.llm(dtype=torch.float64))
     return made
 
@@ -152,9 +152,9 @@ def test_a_token_that_ends_the_turn_is_learned_and_not_fed():
 
 
 def test_a_stop_text_ends_the_thinking():
-    acting = policy(max_think_tokens=40)
+    acting = policy(max_reasoning_tokens=40)
     letter = replies_of(acting, SHORT, seed=None)[1][0].text[3]
-    stopping = ThinkPolicy(max_think_tokens=40, cue=CUE, stop=[letter])
+    stopping = ThinkPolicy(max_reasoning_tokens=40, cue=CUE, stop=[letter])
     stopping.bind(acting.llm)
     for reply in replies_of(stopping, SHORT, seed=None)[1]:
         assert letter not in reply.text.removesuffix(CUE + reply.text[-1])

@@ -23,7 +23,7 @@ from lgym.cli.check.findings import (
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import count_tokens, estimate, try_out
 from lgym.data import RolloutDataModule
-from lgym.data.chat import ContextBuilder
+from lgym.data.chat import PromptBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say
@@ -108,7 +108,7 @@ class Checkup:
         data, module = self.data, self.module
         module.setup("fit")  # refuses what a run would refuse
         data.setup("fit")
-        builder = data.context_builder("fit")
+        builder = data.prompt_builder("fit")
         limited = data.max_observation_tokens is not None
         self.findings += observation_findings(builder, self.random, chooses=module.chooses, limited=limited)
         if not module.speaks and self._check_history(builder, [self.random.longest]):
@@ -139,7 +139,7 @@ class Checkup:
                 rate, [reply.text for reply in rollout.replies], imitates=module.imitates
             )
 
-    def _check_history(self, builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
+    def _check_history(self, builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
         """True if prompts of these episodes are too long."""
         data, module = self.data, self.module
         if data.history == 0:

@@ -74,7 +74,7 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     dataset: Any = small.train_dataloader().dataset
     started = time.perf_counter()
     try:
-        with module.acting() as policy:
+        with module.inference() as policy:
             rollout = dataset.collector.play(policy, dataset.action_rng, episodes=small.episodes_per_rollout)
             episodes = list(dataset.collector.transcripts)
             played = [rollout]

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from lgym import ranks
+from lgym import distributed
 from lgym.agents.base import TextAgent
 from lgym.batch import ResponseBatch
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
@@ -55,7 +55,7 @@ class SFTSampler:
     def add_rollout(self, rollout: Rollout) -> None:
         """Keep the best episodes of a rollout of whole episodes, whichever process played them."""
         if self._self_imitation is not None:
-            self._self_imitation.add(episode for part in ranks.everyone(_episodes(rollout)) for episode in part)
+            self._self_imitation.add(episode for part in distributed.all_gather_object(_episodes(rollout)) for episode in part)
             self._turns = self._demonstrations + [self._turn(demonstration) for demonstration in self._self_imitation.turns()]
 
     @property

@@ -11,13 +11,13 @@ from helpers.replies import reply_batch
 from lgym.batch import Reply
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import Imitation
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from modules.test_grpo import learner
 
 
 def imitation(*pairs, size=10):
     """Of observations with the replies to them, a token a letter."""
-    builder = ContextBuilder(tiny.tokenizer(), "Say the word.", 2048)
+    builder = PromptBuilder(tiny.tokenizer(), "Say the word.", 2048)
 
     def say(context, text, ids, choice):
         ids = tuple(tiny.tokenizer().encode(text))

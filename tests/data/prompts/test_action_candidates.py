@@ -9,7 +9,7 @@ import pytest
 from helpers import echo, tiny
 from lgym.cli.check.random_play import ask
 from lgym.data import RolloutDataModule
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.types import ParsedAction
 
 
@@ -100,7 +100,7 @@ def test_an_unknown_environment_names_those_like_it():
 
 
 def builder(template=tiny.TEMPLATE, context_length=2048, prompt="Be brief."):
-    return ContextBuilder(tiny.tokenizer(template), prompt, context_length)
+    return PromptBuilder(tiny.tokenizer(template), prompt, context_length)
 
 
 def test_the_prompt_is_the_template_token_for_token():

@@ -15,7 +15,7 @@ from helpers import echo, tiny
 from helpers.replies import reply_batch
 from helpers.templates import TEMPLATES
 from lgym.data.prompts.conversation import Conversation
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.models import LLMConfig, build_llm
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
 from lgym.types import Said
@@ -24,7 +24,7 @@ START = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nred<|im_end|
 
 
 def conversation(history="full", template=tiny.TEMPLATE, length=2048):
-    return Conversation(ContextBuilder(tiny.tokenizer(template), "Be brief.", length), history)
+    return Conversation(PromptBuilder(tiny.tokenizer(template), "Be brief.", length), history)
 
 
 def said(text, ids=None, ended=True):
@@ -119,7 +119,7 @@ def test_beyond_the_context_most_turns_go_on_from_the_one_before():
 
 
 def test_equal_conversations_are_one_context():
-    builder = ContextBuilder(tiny.tokenizer(), "Be brief.", 2048)
+    builder = PromptBuilder(tiny.tokenizer(), "Be brief.", 2048)
     talks = [Conversation(builder, "full") for _ in range(2)]
     for talk in talks:
         talk.context("red", ("a",))
@@ -134,7 +134,7 @@ def play(llm, policy, template, history, episodes, num_envs=10):
     if template is not None:
         llm.tokenizer = copy.deepcopy(llm.tokenizer)
         llm.tokenizer.chat_template = template
-    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 1500)
+    builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 1500)
     make = lambda: gymnasium.make("Echo-v0", turns=4)  # noqa: E731
     slots = [Slot(make(), agent, builder, chooses=policy.chooses, history=history) for _ in range(num_envs)]
     with llm.fixed():
@@ -143,7 +143,7 @@ def play(llm, policy, template, history, episodes, num_envs=10):
 
 POLICIES = {
     "speaks": lambda: GenerationPolicy(max_new_tokens=6),
-    "thinks": lambda: ThinkPolicy(max_think_tokens=4, cue=" so: "),
+    "thinks": lambda: ThinkPolicy(max_reasoning_tokens=4, cue=" so: "),
 }
 SETTINGS = [(history, name) for history in (0, 2, "full") for name in TEMPLATES]
 
@@ -240,7 +240,7 @@ def test_together_is_as_one_at_a_time(who):
     policy.bind(llm)
     for num_envs in (1, 7):
         agent = type("Agent", (echo.EchoAgent,), {"fallback": "default", "default_action": 1})()
-        builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 1500)
+        builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 1500)
         make = lambda: gymnasium.make("Echo-v0", turns=3)  # noqa: E731
         slots = [Slot(make(), agent, builder, chooses=policy.chooses, history="full") for _ in range(num_envs)]
         with llm.fixed():
@@ -257,7 +257,7 @@ def test_playing_an_episode_costs_its_length(turns):
     llm, policy = tiny.llm(), GenerationPolicy(max_new_tokens=5)
     policy.bind(llm)
     agent = type("Agent", (echo.EchoAgent,), {"fallback": "random"})()
-    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 2048 - 5)
+    builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 2048 - 5)
     slots = [Slot(gymnasium.make("Echo-v0", turns=turns), agent, builder, chooses=False, history="full")]
     llm.tokens_computed = 0
     with llm.fixed():
@@ -297,7 +297,7 @@ def test_choosing_through_an_episode_costs_its_length(turns):
     llm, policy = tiny.llm(), CandidatePolicy()
     policy.bind(llm)
     agent = echo.EchoAgent()
-    builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 2048)
+    builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 2048)
     slots = [Slot(gymnasium.make("Echo-v0", turns=turns), agent, builder, chooses=True, history="full")]
     llm.tokens_computed = 0
     with llm.fixed():

@@ -19,7 +19,7 @@ from helpers.scripted import Chooser
 from helpers.worlds import RoomsAgent
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.envs import make_env
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, Memory, RememberedTurn, WorkingMemory
@@ -27,7 +27,7 @@ from lgym.types import Said
 
 
 def slot(env_id, agent, *, working=None, episodic=None, env=None, builder=None, **settings):
-    builder = builder or ContextBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
+    builder = builder or PromptBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     env = env or gymnasium.make(env_id, max_episode_steps=5)
     return Slot(env, agent, builder, memory_prompt=MemoryPrompt(agent, working, episodic), **settings)
 
@@ -35,7 +35,7 @@ def slot(env_id, agent, *, working=None, episodic=None, env=None, builder=None, 
 def collector(memory, num_envs=2, env_id="Counting-v0", agent=None, envs=None, **settings):
     """One that trains: it reads the memory and writes it."""
     agent = agent or echo.CountingAgent()
-    builder = ContextBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     shared = {"working": WorkingMemory(), "episodic": memory, "builder": builder}
     slots = [slot(env_id, agent, env=env, **shared) for env in envs or [None] * num_envs]
     return Collector(slots, 100, remember=partial(memory.store, summarize=partial(summary, agent)), **settings)

@@ -232,7 +232,7 @@ def test_torchs_default_precision_changes_nothing(llm):
 
 
 def test_bf16_stays_close_to_its_own_forward_pass():
-    """What `policy/logprob_gap` will show on the real model: rounding, no more."""
+    """What `policy/logprob_diff_max` will show on the real model: rounding, no more."""
     llm = tiny.llm(dtype=torch.bfloat16)
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS), strict=True):
         torch.testing.assert_close(torch.tensor(reply.logprobs), recomputed(llm, prompt, reply), rtol=0, atol=0.3)

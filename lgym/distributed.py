@@ -1,0 +1,75 @@
+"""Collectives over the processes of a run. A process that is alone gets its own value, at no cost.
+
+Every function here but `rank` and `world_size` has to be called by all processes, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def world_size() -> int:
+    """The number of processes."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def all_gather_object(value: T) -> list[T]:
+    """The value of each process, in the order of ranks; anything that can be pickled."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def all_gather_cat(entries: Tensor) -> Tensor:
+    """The entries [n, ...] of all processes, [sum of n, ...], in the order of ranks."""
+    return torch.cat(all_gather_object(entries))
+
+
+def apply_global(function: Callable[[Tensor], Tensor], entries: Tensor) -> Tensor:
+    """Apply a function to the entries [n] of all processes at once, such as `whiten`; this process's part of the result."""
+    columns = all_gather_object(entries)
+    start = sum(map(len, columns[: rank()]))
+    return function(torch.cat(columns))[start : start + len(entries)]
+
+
+def all_reduce_mean(value: float) -> float:
+    """The mean of a number over processes."""
+    values = all_gather_object(value)
+    return sum(values) / len(values) if len(values) > 1 else value
+
+
+def all_reduce_weighted_mean(value: Tensor, weight: float) -> Tensor:
+    """The weighted mean of a 0-d tensor over processes; without gradient, and quick enough for every step."""
+    if world_size() == 1:
+        return value
+    sums = torch.stack([value.detach().double() * weight, value.new_tensor(weight, dtype=torch.float64)])
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1].clamp(min=1e-12)).to(value.dtype)
+
+
+def all_reduce_any(flag: Tensor) -> bool:
+    """The logical or of a 0-d bool tensor over processes."""
+    if world_size() == 1:
+        return bool(flag)
+    value = flag.float()
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return bool(value)
+
+
+def is_peer_failure(error: RuntimeError) -> bool:
+    """Check whether an error says that another process no longer answers."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
