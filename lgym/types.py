@@ -19,14 +19,6 @@ class ConfigError(LgymError, ValueError):
     """A setting, or a combination of settings, that lgym refuses."""
 
 
-class LgymError(Exception):
-    """Base class of the errors that lgym raises for its users: the message names the value and the way out."""
-
-
-class ConfigError(LgymError, ValueError):
-    """A setting, or a combination of settings, that lgym refuses."""
-
-
 class Message(TypedDict):
     """One message of a conversation, as chat templates take it."""
 
