@@ -40,7 +40,8 @@ class PolicyOutput:
     """[U, C] the distributions themselves, padded with -inf, where they are known."""
 
     def index(self, rows: Tensor) -> PolicyOutput:
-        """The output of [n] turns, each of which gave one of these B responses. (Of a free text nothing is exact.)"""
+        """The output of [n] turns, each of which gave one of these B responses. (Of a free text nothing is
+        exact.)"""
         return PolicyOutput(self.logprobs[rows], self.entropy[rows], self.values[rows])
 
 
@@ -59,8 +60,9 @@ class ResponseBatch:
     old_logprobs: Tensor  # [B, T] of the behavior policy; 0 where the mask is 0, as in all that follow
     advantages: Tensor  # [B, T]
     loss_scale: float
-    """The sum over turns is multiplied by this. A rollout has 1 / turns (their mean over all processes), a minibatch that
-    times the minibatches of a pass: so these average to the mean over the rollout, however unequal they are."""
+    """The sum over turns is multiplied by this. A rollout has 1 / turns (their mean over all processes), a
+    minibatch that times the minibatches of a pass: so these average to the mean over the rollout, however
+    unequal they are."""
 
     mean_tokens: float = 1.0
     """Chosen tokens per turn of the rollout, over all processes."""
@@ -68,7 +70,9 @@ class ResponseBatch:
     by_prompt: bool = False
     """Whether minibatches are counted in distinct prompts; otherwise in distinct responses to them."""
 
-    returns: Tensor | None = None  # [B, T], or [B, 1] before each turn: the targets of values, where a loss wants them
+    returns: Tensor | None = (
+        None  # [B, T], or [B, 1] before each turn: the targets of values, where a loss wants them
+    )
     old_values: Tensor | None = None  # likewise, the values at rollout time
     old_candidate_logprobs: Tensor | None = None  # [U, C] of the behavior policy, where they are known
     ref_logprobs: Tensor | None = None  # [B, T] of the frozen reference, where a loss wants them
@@ -92,9 +96,12 @@ class ResponseBatch:
 
     def to(self, device: torch.device | str) -> ResponseBatch:
         """The same with its tensors on a device."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        movable = {name: value for name, value in columns.items() if isinstance(value, Tensor | ResponseBatch)}
-        return replace(self, **{name: value.to(device) for name, value in movable.items()})
+        moved: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, Tensor | ResponseBatch):
+                moved[name] = value.to(device)
+        return replace(self, **moved)
 
     def select(self, turns: Tensor, loss_scale: float) -> ResponseBatch:
         """[n] of its turns and their prompts, in the order in which these come."""
@@ -129,13 +136,16 @@ class ResponseBatch:
         prompts = set(self.prompt_index[keep].tolist())
         chains = [tuple(prompt for prompt in chain if prompt in prompts) for chain in self.prompt_chains]
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in TABLES}
-        kept = {name: column[keep] for name, column in columns.items() if isinstance(column, Tensor)}
+        kept: dict[str, Any] = {
+            name: column[keep] for name, column in columns.items() if isinstance(column, Tensor)
+        }
         response_ids = tuple(self.response_ids[row] for row in rows)
         return replace(self, prompt_chains=tuple(filter(None, chains)), response_ids=response_ids, **kept)
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[ResponseBatch]:
-        """One pass over the prompt chains in the given order: `size` prompts at a time, or distinct responses, each with
-        every turn that had it. So a pass computes each of them once, however often it was met."""
+        """One pass over the prompt chains in the given order: `size` prompts at a time, or distinct
+        responses, each with every turn that had it. So a pass computes each of them once, however often it
+        was met."""
         parts = self.split(size, order)
         for part in parts:
             yield self.select(part, loss_scale=self.loss_scale * len(parts))
@@ -147,10 +157,13 @@ class ResponseBatch:
             starts = counts.cumsum(0) - counts
             parts = _balanced(self.prompt_chains, counts.tolist(), size, order)
             return [
-                torch.cat([torch.arange(int(starts[p]), int(starts[p] + counts[p])) for p in part]) for part in parts
+                torch.cat([torch.arange(int(starts[p]), int(starts[p] + counts[p])) for p in part])
+                for part in parts
             ]
         turns: dict[int, dict[int, list[int]]] = {}  # by prompt, and by response
-        for turn, (prompt, response) in enumerate(zip(self.prompt_index.tolist(), self._responses(), strict=True)):
+        for turn, (prompt, response) in enumerate(
+            zip(self.prompt_index.tolist(), self._responses(), strict=True)
+        ):
             turns.setdefault(prompt, {}).setdefault(response, []).append(turn)
         groups = [same for n in order for prompt in self.prompt_chains[n] for same in turns[prompt].values()]
         return [
@@ -176,8 +189,9 @@ class ResponseBatch:
 def _balanced(
     chains: Sequence[Sequence[int]], turns: Sequence[int], size: int, order: Sequence[int]
 ) -> list[list[int]]:
-    """Chains in the given order as minibatches of `size` prompts, or as many more as the last chain has. Each goes where the
-    fewest turns are yet: under gradient clipping, and with Adam, minibatches of few turns would count too much."""
+    """Chains in the given order as minibatches of `size` prompts, or as many more as the last chain has. Each
+    goes where the fewest turns are yet: under gradient clipping, and with Adam, minibatches of few turns
+    would count too much."""
     parts: list[list[int]] = [[] for _ in range(-(-sum(map(len, chains)) // size))]
     open_parts = [(0, number) for number in range(len(parts))]
     for n in order:

@@ -40,7 +40,8 @@ def all_gather_cat(entries: Tensor) -> Tensor:
 
 
 def apply_global(function: Callable[[Tensor], Tensor], entries: Tensor) -> Tensor:
-    """Apply a function to the entries [n] of all processes at once, such as `whiten`; this process's part of the result."""
+    """Apply a function to the entries [n] of all processes at once, such as `whiten`; this process's part of
+    the result."""
     columns = all_gather_object(entries)
     start = sum(map(len, columns[: rank()]))
     return function(torch.cat(columns))[start : start + len(entries)]

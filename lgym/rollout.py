@@ -55,8 +55,8 @@ class Prompt:
 class Response:
     """An answer of the policy, with the log-probability of each token at rollout time.
 
-    A choice between candidates is a response of one decision: the candidate's first token, with the log-probability of the
-    whole candidate.
+    A choice between candidates is a response of one decision: the candidate's first token, with the
+    log-probability of the whole candidate.
     """
 
     token_ids: tuple[int, ...]
@@ -119,7 +119,9 @@ class Rollout:
     next_values: Tensor  # [E, N] value of the observation that the turn led to; 0 where terminated
     episode_returns: Tensor  # [episodes that ended in this rollout]
     episode_lengths: Tensor  # [episodes that ended in this rollout], turns
-    episode_penalties: Tensor  # [episodes that ended in this rollout], the agent's own penalty in their returns
+    episode_penalties: (
+        Tensor  # [episodes that ended in this rollout], the agent's own penalty in their returns
+    )
     seconds: float
     """Wall-clock time of playing it."""
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol, TypedDict
 
 
 class LgymError(Exception):
-    """Base class of the errors that lgym raises for its users: the message names the value and the way out."""
+    """Base class of the errors that lgym raises for its users: the message names the value and the way
+    out."""
 
 
 class ConfigError(LgymError, ValueError):
@@ -147,7 +148,8 @@ class Learner(Protocol):
         ...
 
     def inference(self) -> AbstractContextManager[Any]:
-        """The `Policy` as it acts, in a context: no gradients, no dropout, the trainer's precision, weights that stay."""
+        """The `Policy` as it acts, in a context: no gradients, no dropout, the trainer's precision, weights
+        that stay."""
         ...
 
     def prepare(self, rollout: Any) -> tuple[Any, dict[str, float]]:

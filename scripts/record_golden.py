@@ -1,10 +1,13 @@
-"""Record golden values: what every algorithm computes with every policy, step by step, to compare with after a change.
+"""Record golden values: what every algorithm computes with every policy, step by step, to compare with after
+a change.
 
     python scripts/record_golden.py              # writes tests/golden/tiny.json, in a minute
-    python scripts/record_golden.py --blackjack  # writes tests/golden/blackjack.json: two rollouts of the real model
+    python scripts/record_golden.py --blackjack  # writes tests/golden/blackjack.json: two rollouts of the
+    real model
 
-Each case trains the tiny random model of the tests for a few rollouts of a small game, and records the loss and the gradient
-norm of every optimizer step, and the return, the entropy and the explained variance of every rollout.
+Each case trains the tiny random model of the tests for a few rollouts of a small game, and records the loss
+and the gradient norm of every optimizer step, and the return, the entropy and the explained variance of every
+rollout.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ PER_ROLLOUT = {
 
 
 class Game(gymnasium.Env):
-    """A few turns: 1 for naming the letter that is shown and a half less for another; the letter c, when shown and named,
-    ends the episode."""
+    """A few turns: 1 for naming the letter that is shown and a half less for another; the letter c, when
+    shown and named, ends the episode."""
 
     observation_space = gymnasium.spaces.Discrete(3)
     action_space = gymnasium.spaces.Discrete(3)
@@ -65,7 +68,8 @@ class Game(gymnasium.Env):
 
 
 class Player(TextAgent):
-    """Reads the first letter from a to z, in thirds of the alphabet; so about every second random text is an action."""
+    """Reads the first letter from a to z, in thirds of the alphabet; so about every second random text is an
+    action."""
 
     system_prompt = "Name it."
     actions = ("a", "bb", "c c")
@@ -91,7 +95,9 @@ def generation(**changes: Any) -> Any:
 
 
 def think(**changes: Any) -> Any:
-    return policies.ThinkPolicy(**{"max_reasoning_tokens": 3, "answer_prefix": ":", "choice_temperature": 3.0, **changes})
+    return policies.ThinkPolicy(
+        **{"max_reasoning_tokens": 3, "answer_prefix": ":", "choice_temperature": 3.0, **changes}
+    )
 
 
 def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -102,8 +108,8 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     groups = {"group_size": 4}
     one_pass = {"update_epochs": 1}
     demonstrations = {"demonstrations": [JsonlDemonstrations(str(examples))], "sft_batch_size": 4}
-    everything = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
-    braked = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}  # PPO's defaults
+    everything: dict[str, Any] = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
+    braked: dict[str, Any] = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}  # PPO's defaults
     cold = CriticConfig()
     supervised = SFTConfig(coef=0.5, rollouts=1)
     made: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -131,7 +137,9 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
             demonstrations,
         ),
         "PPO, candidates, brake": (
-            modules.PPO(llm=llm, policy=candidates(), loss=LossConfig(**{**braked, "target_kl": 1e-6}), critic=cold),
+            modules.PPO(
+                llm=llm, policy=candidates(), loss=LossConfig(**{**braked, "target_kl": 1e-6}), critic=cold
+            ),
             {},
         ),
         "PPO, candidates, detached values": (
@@ -206,7 +214,9 @@ class Record(L.Callback):
         norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
         self.values["gradient norm"].append(float(norm))
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.values["loss"].append(float(outputs["loss"]))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -251,7 +261,7 @@ def run(module: Any, changes: dict[str, Any], folder: Path) -> dict[str, list[fl
 def tiny_values(names: list[str] | None = None) -> dict[str, Any]:
     """The golden values of the tiny model, of all cases or those named."""
     if "Golden-v0" not in gymnasium.registry:
-        gymnasium.register("Golden-v0", Game)
+        gymnasium.register("Golden-v0", Game)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -290,9 +300,13 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--blackjack", action="store_true", help="the real model's Blackjack in place of the tiny model's cases"
+        "--blackjack",
+        action="store_true",
+        help="the real model's Blackjack in place of the tiny model's cases",
     )
     parser.add_argument("--out", type=Path, help="write there instead")
     args = parser.parse_args()

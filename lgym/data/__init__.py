@@ -5,4 +5,10 @@ from lgym.data.dataset import RolloutDataset
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import ExpertDemonstrations, JsonlDemonstrations
 
-__all__ = ["BestEpisodeBuffer", "ExpertDemonstrations", "JsonlDemonstrations", "RolloutDataModule", "RolloutDataset"]
+__all__ = [
+    "BestEpisodeBuffer",
+    "ExpertDemonstrations",
+    "JsonlDemonstrations",
+    "RolloutDataModule",
+    "RolloutDataset",
+]

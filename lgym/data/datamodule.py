@@ -1,9 +1,8 @@
-"""The data side of a run: which environment, which agent, how much is played between two updates."""
+"""The data side of a run: its environment, its agent, and the amount of play between two updates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -20,18 +19,18 @@ from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSourc
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.conversation import History
-from lgym.data.prompts.episode_prompts import EpisodePrompts
-from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
+from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.collector import Collector
-from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.seeds import first_reset_seed, stream
-from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
+from lgym.data.seeds import Purpose, stream
+from lgym.data.sharding import rank_state, shard_range
 from lgym.envs.make import EnvWrapper, portable
-from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.rollout import Prompt
 from lgym.types import Episode, Learner
+
+RUN_STREAMS: tuple[Purpose, ...] = ("actions", "order")
+"""The random streams of training that a checkpoint keeps."""
 
 
 class RolloutDataModule(L.LightningDataModule):
@@ -68,59 +67,85 @@ class RolloutDataModule(L.LightningDataModule):
     ) -> None:
         """
         Args:
-            env: id of a Gymnasium environment, such as Blackjack-v1; `package:Env-v0` imports the package first.
+            env: id of a Gymnasium environment, such as Blackjack-v1; `package:Env-v0` imports the package
+                first.
             agent: the words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any.
             env_kwargs: keyword arguments of the environment's constructor.
-            eval_env_kwargs: of these, what validate, test and predict have otherwise, such as games kept apart.
-            test_env_kwargs: what test has otherwise than validate, such as games that no choice was made by.
-            wrappers: put round the environment, the last outermost, by class_path, such as gymnasium.wrappers.ClipReward.
-            max_episode_steps: turns after which an episode is truncated; null takes the environment's own limit.
+            eval_env_kwargs: the same where validate, test and predict differ, such as games kept apart.
+            test_env_kwargs: the same where test differs from validate, such as games that no choice was made
+                by.
+            wrappers: gymnasium.Wrapper classes by class_path, such as gymnasium.wrappers.ClipReward; the last
+                is outermost.
+            max_episode_steps: turns after which an episode is truncated; null takes the environment's own
+                limit.
             num_envs: environments played together.
-            subprocess_envs: gives each a process of its own: for environments that are slow, or that may crash or hang. A worker
-                that does is replaced, and its episode dropped and begun anew.
-            env_timeout: seconds after which a worker that has not answered hangs; also its first answer, for which it
-                makes the environment.
+            subprocess_envs: run each environment in a process of its own: for environments that are slow, or
+                that may crash or hang. A process that does is replaced, and its episode dropped and begun
+                anew.
+            env_timeout: seconds after which a process that has not answered hangs; also its first answer, for
+                which it makes the environment.
             episodes_per_rollout: whole episodes played between two updates. Give this or turns_per_rollout.
-            turns_per_rollout: turns played between two updates, over all environments; a multiple of num_envs. Episodes
-                go on in the next rollout.
+            turns_per_rollout: turns played between two updates, over all environments; a multiple of
+                num_envs. Episodes continue in the next rollout.
             update_epochs: passes over each rollout.
-            minibatch_size: distinct prompts in a minibatch, with every turn that was played from them; of a policy that
-                speaks, distinct replies to them, with every turn that gave them.
-            group_size: episodes in a row that start from the same reset seed while training: what grouped estimators (GRPO)
-                compare. A divisor of episodes_per_rollout.
-            dynamic_sampling_groups: groups that a rollout may play beside its own, one for each whose returns were all the same.
-            history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. What does not fit
-                the model's context is left out, the older half of it at once.
-            max_observation_tokens: of one observation: the middle of a longer one is left out, and counted. null is as many
-                as the model's context leaves beside the system prompt.
-            working_memory: shows the last turns of the episode above each observation, as the agent's `summarize` and
-                `render_memory` word them: lgym.memory.WorkingMemory.
-            episodic_memory: stores what happened in training's episodes, and shows what was like the observation:
-                lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing.
-            demonstrations: turns to imitate, by class_path: lgym.data.JsonlDemonstrations, lgym.data.ExpertDemonstrations. They count as the model's
-                `sft_coef` says, and are asked without history and without memories.
-            self_imitation: imitates the run's own best episodes too, with the memories that they were shown: lgym.data.BestEpisodeBuffer;
-                needs episodes_per_rollout.
-            sft_batch_size: turns to imitate beside each minibatch.
-            eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict writes as many.
-            log_episodes_per_rollout: of how many episodes a rollout to keep the text for TensorBoard.
-            seed: of everything random on this side: reset seeds, no two stages' the same, sampled actions, the order of
-                minibatches.
+            minibatch_size: distinct prompts in a minibatch, with every turn that was played from them; of a
+                text-generating policy, distinct responses to them, with every turn that gave them.
+            group_size: episodes in a row that start from the same reset seed in training, which grouped
+                estimators (GRPO) compare. A divisor of episodes_per_rollout.
+            dynamic_sampling_groups: the most groups that a rollout plays beside its own, one for each whose
+                returns were all the same (DAPO).
+            history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. Of
+                more than the model's context takes, the older half is left out at once.
+            max_observation_tokens: limit of one observation; the middle of a longer one is left out, and
+                counted. Null is as many as the model's context leaves beside the system prompt.
+            working_memory: shows the last turns of the episode above each observation, as the agent's
+                `summarize` and `render_memory` word them: lgym.memory.WorkingMemory.
+            episodic_memory: stores the turns of training's episodes, and shows those that are like the
+                observation: lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing.
+            demonstrations: turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
+                lgym.data.ExpertDemonstrations. The model's `sft` has their weight. They have no history and
+                no memories.
+            self_imitation: supervised learning from the run's own best episodes, with the memories that they
+                were
+                shown: lgym.data.BestEpisodeBuffer; needs episodes_per_rollout.
+            sft_batch_size: demonstrated turns beside each minibatch.
+            eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict
+                writes as many.
+            log_episodes_per_rollout: episodes of a rollout whose text goes to TensorBoard.
+            seed: of everything random on this side: reset seeds, no two stages' the same, sampled actions,
+                the order of minibatches.
         """
         super().__init__()
-        self.working_memory, self.episodic_memory = working_memory, episodic_memory
-        self.demonstrations, self.self_imitation, self.sft_batch_size = demonstrations or [], self_imitation, sft_batch_size
-        self.history, self.group_size, self.dynamic_sampling_groups = history, group_size, dynamic_sampling_groups
-        self.max_observation_tokens = max_observation_tokens
-        self.env, self.env_kwargs, self.max_episode_steps = env, env_kwargs, max_episode_steps
-        self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
+        self.env = env
         self.agent = GeneralAgent() if agent is None else agent
-        self.num_envs, self.subprocess_envs, self.env_timeout = num_envs, subprocess_envs, env_timeout
-        self.episodes_per_rollout, self.turns_per_rollout = episodes_per_rollout, turns_per_rollout
-        self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
-        self.eval_episodes, self.log_episodes_per_rollout = eval_episodes, log_episodes_per_rollout
-        self.eval_env_kwargs, self.test_env_kwargs, self.seed = eval_env_kwargs, test_env_kwargs, seed
+        self.env_kwargs = env_kwargs
+        self.eval_env_kwargs = eval_env_kwargs
+        self.test_env_kwargs = test_env_kwargs
+        self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
+        self.max_episode_steps = max_episode_steps
+        self.num_envs = num_envs
+        self.subprocess_envs = subprocess_envs
+        self.env_timeout = env_timeout
+        self.episodes_per_rollout = episodes_per_rollout
+        self.turns_per_rollout = turns_per_rollout
+        self.update_epochs = update_epochs
+        self.minibatch_size = minibatch_size
+        self.group_size = group_size
+        self.dynamic_sampling_groups = dynamic_sampling_groups
+        self.history = history
+        self.max_observation_tokens = max_observation_tokens
+        self.working_memory = working_memory
+        self.episodic_memory = episodic_memory
+        self.demonstrations = demonstrations or []
+        self.self_imitation = self_imitation
+        self.sft_batch_size = sft_batch_size
+        self.eval_episodes = eval_episodes
+        self.log_episodes_per_rollout = log_episodes_per_rollout
+        self.seed = seed
         validation.require_sound(self)
+        self.prefetched_observations: Sequence[Any] = ()
+        self.agents = stages.agents_of(self)
+        self._offers_candidates = stages.bind_agents(self)
         self._rngs: dict[str, np.random.Generator] = {}  # by their purpose
         self._collector: Collector | None = None
         self._dataset: RolloutDataset | None = None
@@ -128,20 +153,17 @@ class RolloutDataModule(L.LightningDataModule):
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
-        self.prefetched_observations: Sequence[Any] = ()
-        self.agents = stages.agents_of(self)
-        self._offers_candidates = stages.bind_agents(self)
 
     def setup(self, stage: str) -> None:
-        """Refuses an agent that does not go with the policy, and reads demonstrations; no model is loaded yet."""
-        if not self._learner.policy.scores_candidates:
+        """Refuse an agent that does not fit the policy, and read demonstrations; no model is loaded yet."""
+        if not self.learner.policy.scores_candidates:
             validation.check_speaking(self.agent, self.make_env())
         elif not self._offers_candidates:
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         if stage == "fit":
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
-            validation.require_imitation(given, self._learner.uses_sft)
+            validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self.make_env)
 
     def make_env(self) -> gymnasium.Env:
@@ -149,7 +171,7 @@ class RolloutDataModule(L.LightningDataModule):
         return self.env_maker("fit")()
 
     def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
-        """Makes an environment as a stage plays it: fit, validate, test or predict."""
+        """A function that makes an environment as a stage plays it: fit, validate, test or predict."""
         return stages.env_maker(self, stage)
 
     def agent_of(self, stage: str) -> TextAgent:
@@ -163,7 +185,7 @@ class RolloutDataModule(L.LightningDataModule):
     def _sft_sampler(self) -> SFTSampler | None:
         if not self.demonstrations and self.self_imitation is None:
             return None
-        policy = self._learner.policy
+        policy = self.learner.policy
         return SFTSampler(
             self.agent,
             self.prompt_builder("fit"),
@@ -184,20 +206,22 @@ class RolloutDataModule(L.LightningDataModule):
         builder, memory_prompt = self.prompt_builder("fit"), self.memory_prompt()
         return [
             builder.prompt(
-                memory_prompt.read(self.agent.format_observation(observation)), candidates_of(self.agent, observation, {})
+                memory_prompt.read(self.agent.format_observation(observation)),
+                candidates_of(self.agent, observation, {}),
             )
             for observation in observations
         ]
 
     def prefetched(self) -> list[Prompt]:
-        """The prompts that the policy computes ahead of every rollout and evaluation: `prefetched_observations`."""
+        """The prompts that the policy computes ahead of every rollout and evaluation:
+        `prefetched_observations`."""
         return self.prompts(self.prefetched_observations)
 
     def train_dataloader(self) -> DataLoader:
-        """Plays and hands out a rollout each time it is iterated."""
+        """Minibatches of one rollout, which is played each time the loader is iterated."""
         collector = self._training_collector()
         self._dataset = RolloutDataset(
-            self._learner,
+            self.learner,
             collector,
             self._rngs["actions"],
             self._rngs["order"],
@@ -218,7 +242,7 @@ class RolloutDataModule(L.LightningDataModule):
         return [self._evaluation("validate", greedy=greedy) for greedy in (True, False)]
 
     def test_dataloader(self) -> list[DataLoader]:
-        """As `val_dataloader`, with other episodes."""
+        """The same as `val_dataloader`, with other episodes."""
         return [self._evaluation("test", greedy=greedy) for greedy in (True, False)]
 
     def predict_dataloader(self) -> DataLoader:
@@ -226,19 +250,21 @@ class RolloutDataModule(L.LightningDataModule):
         return self._evaluation("predict", self.eval_episodes, lambda c, rollout: c.transcripts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Random state, every environment's position and what is remembered; plain numbers and texts."""
+        """Random states, every environment's episode and the memories; plain numbers and texts."""
         if self._collector is None:
             return {}
-        self_imitation = {} if self.self_imitation is None else {"self_imitation": self.self_imitation.state_dict()}
-        played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         rngs = {purpose: rng.bit_generator.state for purpose, rng in self._rngs.items()}
-        own = {"rng": rngs, "collector": self._collector.state_dict()}
-        state = {"ranks": distributed.all_gather_object(own), "rollouts": played}
-        memory = {} if self.episodic_memory is None else {"episodic_memory": self.episodic_memory.state_dict()}
-        return {**state, **self_imitation, **memory}
+        ranks = distributed.all_gather_object({"rng": rngs, "collector": self._collector.state_dict()})
+        played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
+        state: dict[str, Any] = {"ranks": ranks, "rollouts": played}
+        if self.self_imitation is not None:
+            state["self_imitation"] = self.self_imitation.state_dict()
+        if self.episodic_memory is not None:
+            state["episodic_memory"] = self.episodic_memory.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what is remembered, which evaluation reads too; the rest when training needs it."""
+        """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
         if self.episodic_memory is not None and "episodic_memory" in state_dict:
             self.episodic_memory.load_state_dict(state_dict["episodic_memory"])
@@ -252,7 +278,8 @@ class RolloutDataModule(L.LightningDataModule):
         self.teardown("fit")
 
     @property
-    def _learner(self) -> Learner:
+    def learner(self) -> Learner:
+        """The module of the run."""
         assert self.trainer is not None
         return self.trainer.lightning_module  # type: ignore[return-value]
 
@@ -262,11 +289,13 @@ class RolloutDataModule(L.LightningDataModule):
             bar.on_play(done, total)
 
     def _training_collector(self) -> Collector:
-        """Made when first needed: by then a checkpoint's state has been handed over."""
+        """The collector of training, made when first needed: by then a checkpoint's state has been
+        restored."""
         if self._collector is None:
-            streams = {purpose: stream(self.seed, "fit", purpose, distributed.rank()) for purpose in ("actions", "order")}
-            self._rngs = {purpose: np.random.default_rng(source) for purpose, source in streams.items()}
-            self._collector = self._make_collector("fit", self.log_episodes_per_rollout)
+            for purpose in RUN_STREAMS:
+                source = stream(self.seed, "fit", purpose, distributed.rank())
+                self._rngs[purpose] = np.random.default_rng(source)
+            self._collector = stages.make_collector(self, self.learner, "fit", self.log_episodes_per_rollout)
             if self._restored is not None:
                 if (own := rank_state(self._restored["ranks"])) is not None:
                     for purpose, rng in self._rngs.items():
@@ -278,43 +307,19 @@ class RolloutDataModule(L.LightningDataModule):
         return self._collector
 
     def prompt_builder(self, stage: str) -> PromptBuilder:
-        """Made when first needed: the tokenizer comes with the model."""
-        agent, learner = self.agent_of(stage), self._learner
+        """The prompt builder of a stage, made when first needed: the tokenizer comes with the model."""
+        agent, learner = self.agent_of(stage), self.learner
         if id(agent) not in self._builders:
             limits = learner.context_length, self.max_observation_tokens
             self._builders[id(agent)] = PromptBuilder(learner.tokenizer, agent.system_prompt, *limits)
         return self._builders[id(agent)]
 
-    def _make_collector(self, stage: str, kept_transcripts: int) -> Collector:
-        agent, builder = self.agent_of(stage), self.prompt_builder(stage)
-        start, episodes = shard_range(self.eval_episodes)
-        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
-        make = self.env_maker(stage)
-        envs = worker_envs(make, count, self.env_timeout) if self.subprocess_envs else [make() for _ in range(count)]
-        settings = {"scores_candidates": self._learner.policy.scores_candidates, "history": self.history}
-        runners = [
-            EnvRunner(env, EpisodePrompts(agent, builder, **settings, memory=self.memory_prompt(stage))) for env in envs
-        ]
-        if stage != "fit":  # the same episodes, however many processes share them
-            seed = first_reset_seed(self.seed, stage) + start
-            return Collector(runners, seed, kept_transcripts, prefetched=self.prefetched)
-        memory = self.episodic_memory
-        return Collector(
-            runners,
-            first_reset_seed(self.seed, stage, distributed.rank(), distributed.world_size()),
-            kept_transcripts,
-            group_size=self.group_size,
-            remember=store_from_all_ranks(
-                None if memory is None else partial(memory.store, summarize=partial(summary, agent))
-            ),
-            dynamic_sampling_groups=self.dynamic_sampling_groups,
-            prefetched=self.prefetched,
-        )
-
-    def _evaluation(self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False) -> DataLoader:
+    def _evaluation(
+        self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False
+    ) -> DataLoader:
         dataset = EvaluationDataset(
-            self._learner,
-            lambda: self._make_collector(stage, kept),
+            self.learner,
+            lambda: stages.make_collector(self, self.learner, stage, kept),
             seed=None if greedy else stream(self.seed, stage, "actions", distributed.rank()),
             episodes=shard_range(self.eval_episodes)[1],
             progress=self._progress,

@@ -19,10 +19,11 @@ from lgym.types import Learner
 
 
 class InFlight:
-    """Carries a batch past Lightning's precision plugins, which round every float tensor that they find in it.
+    """Carries a batch past Lightning's precision plugins, which round every float tensor that they find in
+    it.
 
-    Under `bf16-true`, recorded log-probabilities would lose all but three digits. The plugins do not look into this
-    object; moving it to a device unpacks it.
+    Under `bf16-true`, recorded log-probabilities would lose all but three digits. The plugins do not look
+    into this object; moving it to a device unpacks it.
     """
 
     def __init__(self, batch: Any) -> None:
@@ -33,8 +34,8 @@ class InFlight:
 
 
 class RolloutDataset(IterableDataset):
-    """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches; while only
-    demonstrations are learned, K passes over these.
+    """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches;
+    while only demonstrations are learned, K passes over these.
 
     It has no length, since the number of distinct prompts is known only when it has been played.
     """
@@ -68,7 +69,8 @@ class RolloutDataset(IterableDataset):
             minibatch_size: as the batch counts it.
             progress: told how far the playing is.
             sft_sampler: demonstrated turns to learn from beside each minibatch.
-            warm_up_episodes: to play in place of `episodes` where only demonstrations are learned: to see how it gets on.
+            warm_up_episodes: to play in place of `episodes` where only demonstrations are learned: to see how
+                it gets on.
             rollouts: how many were played before.
             limit: how many there are to be; `None` or a negative number is any number.
         """
@@ -90,8 +92,12 @@ class RolloutDataset(IterableDataset):
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
             return  # Lightning asks for a first batch even where a run that is resumed has come to its end
         sampler = self.sft_sampler
-        warming_up = sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
-        rollout = self._play(self.warm_up_episodes if warming_up and self.episodes is not None else self.episodes)
+        warming_up = (
+            sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
+        )
+        rollout = self._play(
+            self.warm_up_episodes if warming_up and self.episodes is not None else self.episodes
+        )
         self.rollouts += 1
         if sampler is not None:
             sampler.add_rollout(rollout)
@@ -119,7 +125,9 @@ class RolloutDataset(IterableDataset):
 
     def _play(self, episodes: int | None) -> Rollout:
         with self.learner.inference() as policy:
-            return self.collector.play(policy, self.action_rng, episodes=episodes, turns=self.turns, progress=self.progress)
+            return self.collector.play(
+                policy, self.action_rng, episodes=episodes, turns=self.turns, progress=self.progress
+            )
 
 
 class EvaluationDataset(IterableDataset):
@@ -168,8 +176,8 @@ class EvaluationDataset(IterableDataset):
 
 
 def warm_up_episodes(num_envs: int, group_size: int, episodes_per_rollout: int | None) -> int | None:
-    """One in each environment, of 256 at most, in whole groups, and no more than a rollout has; `None` where that is counted
-    in turns."""
+    """One in each environment, of 256 at most, in whole groups, and no more than a rollout has; `None` where
+    that is counted in turns."""
     if episodes_per_rollout is None:
         return None
     groups = -(-min(num_envs, 256) // group_size)
@@ -177,7 +185,9 @@ def warm_up_episodes(num_envs: int, group_size: int, episodes_per_rollout: int |
 
 
 def loader(dataset: IterableDataset) -> DataLoader:
-    """Of a dataset of this file. Batches come ready from it; worker processes would not have the policy. A loader draws a
-    number whenever it is iterated: from a generator of its own, so that an evaluation more leaves the run's randomness as it
-    was."""
-    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch, generator=torch.Generator())
+    """Of a dataset of this file. Batches come ready from it; worker processes would not have the policy. A
+    loader draws a number whenever it is iterated: from a generator of its own, so that an evaluation more
+    leaves the run's randomness as it was."""
+    return DataLoader(
+        dataset, batch_size=None, num_workers=0, collate_fn=lambda batch: batch, generator=torch.Generator()
+    )

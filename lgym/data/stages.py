@@ -1,25 +1,34 @@
-"""What each stage plays: training its own environment, evaluation one that may differ from it, and test one that may differ
-from that."""
+"""The environments of each stage: training's, evaluation's, which may differ from it, and test's, which may
+differ from that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from lgym import distributed
 from lgym.agents import TextAgent
 from lgym.data import validation
+from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.prompts.memory_prompt import summary
+from lgym.data.rollout.collector import Collector
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.data.seeds import first_reset_seed
+from lgym.data.sharding import shard_range, store_from_all_ranks
 from lgym.envs.make import make_env
+from lgym.envs.workers import worker_envs
+from lgym.types import Learner
 
 if TYPE_CHECKING:
     from lgym.data.datamodule import RolloutDataModule
 
 
 def env_maker(data: RolloutDataModule, stage: str) -> Callable[[], gymnasium.Env]:
-    """Makes an environment as a stage plays it: fit, validate, test or predict."""
+    """A function that makes an environment as a stage plays it: fit, validate, test or predict."""
     kwargs = data.env_kwargs or {}
     if stage != "fit":
         kwargs = kwargs | (data.eval_env_kwargs or {})
@@ -36,8 +45,10 @@ def agents_of(data: RolloutDataModule) -> dict[str, TextAgent]:
 
 
 def bind_agents(data: RolloutDataModule) -> bool:
-    """Shows every agent the environment of its stage; whether all of them offer candidates there."""
-    stages = {id(agent): stage for stage, agent in reversed(data.agents.items())}  # of those that share one, the first
+    """Bind every agent to the environment of its stage; whether all of them offer candidates there."""
+    stages = {
+        id(agent): stage for stage, agent in reversed(data.agents.items())
+    }  # the first of those that share one
     offers = [_bind(data, stage) for stage in sorted(stages.values(), key=list(data.agents).index)]
     return all(offers)
 
@@ -46,3 +57,35 @@ def _bind(data: RolloutDataModule, stage: str) -> bool:
     agent, env = data.agents[stage], env_maker(data, stage)()
     agent.bind(env)
     return validation.offers_candidates(agent, env, data.seed)
+
+
+def make_collector(data: RolloutDataModule, learner: Learner, stage: str, kept_transcripts: int) -> Collector:
+    """The environments of a stage, with their reset seeds, in this process of the run."""
+    agent, builder, make = data.agents[stage], data.prompt_builder(stage), env_maker(data, stage)
+    first_episode, episodes = shard_range(data.eval_episodes)
+    count = data.num_envs if stage == "fit" else min(data.num_envs, episodes)
+    envs = (
+        worker_envs(make, count, data.env_timeout) if data.subprocess_envs else [make() for _ in range(count)]
+    )
+    settings: dict[str, Any] = {
+        "scores_candidates": learner.policy.scores_candidates,
+        "history": data.history,
+    }
+    runners = [
+        EnvRunner(env, EpisodePrompts(agent, builder, memory=data.memory_prompt(stage), **settings))
+        for env in envs
+    ]
+    if stage != "fit":  # the same episodes, however many processes share them
+        seed = first_reset_seed(data.seed, stage) + first_episode
+        return Collector(runners, seed, kept_transcripts, prefetched=data.prefetched)
+    memory = data.episodic_memory
+    store = None if memory is None else partial(memory.store, summarize=partial(summary, agent))
+    return Collector(
+        runners,
+        first_reset_seed(data.seed, stage, distributed.rank(), distributed.world_size()),
+        kept_transcripts,
+        group_size=data.group_size,
+        remember=store_from_all_ranks(store),
+        dynamic_sampling_groups=data.dynamic_sampling_groups,
+        prefetched=data.prefetched,
+    )

@@ -9,4 +9,15 @@ from lgym.modules.ppo import PPO
 from lgym.modules.reinforce import REINFORCE
 from lgym.modules.rloo import RLOO
 
-__all__ = ["A2C", "GRPO", "PPO", "REINFORCE", "RLOO", "CriticConfig", "GiGPO", "LossConfig", "PolicyLearner", "SFTConfig"]
+__all__ = [
+    "A2C",
+    "GRPO",
+    "PPO",
+    "REINFORCE",
+    "RLOO",
+    "CriticConfig",
+    "GiGPO",
+    "LossConfig",
+    "PolicyLearner",
+    "SFTConfig",
+]

@@ -18,7 +18,8 @@ class A2C(PolicyLearner):
 
     A_t = R_t - V(s_t)
 
-    R_t is the return to go, bootstrapped where the episode was cut; the loss is not clipped, for a single pass.
+    R_t is the return to go, bootstrapped where the episode was cut; the loss is not clipped, for a single
+    pass.
     """
 
     has_critic = True

@@ -41,7 +41,13 @@ class Timeline:
 
 
 def gae_advantages(
-    turns: RolloutTurns, timeline: Timeline, *, gamma: float, gae_lambda: float, whiten_advantages: bool, scale: float
+    turns: RolloutTurns,
+    timeline: Timeline,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    whiten_advantages: bool,
+    scale: float,
 ) -> Advantages:
     """GAE along a timeline: the discount counts turns, `gae_lambda` steps.
 
@@ -121,8 +127,9 @@ def token_timeline(turns: RolloutTurns, values: Tensor, action_mask: Tensor) -> 
 def whitened(rollout: Rollout, advantages: Tensor) -> Tensor:
     """Advantages with mean 0 and standard deviation 1 over the rollout, of all processes.
 
-    All are 0 where nothing tells one action from another: every reward is the same and no episode terminated. The rest of
-    the advantages is then the value's errors, and on the scale of 1 they drive the policy into some action or other.
+    All are 0 where nothing tells one action from another: every reward is the same and no episode terminated.
+    The rest of the advantages is then the value's errors, and on the scale of 1 they drive the policy into
+    some action or other.
     """
     terminated = distributed.all_reduce_any(rollout.terminated[rollout.mask].any())
     rewards = distributed.all_gather_cat(rollout.rewards[rollout.mask])

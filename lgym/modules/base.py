@@ -1,16 +1,16 @@
-"""The LightningModule that every algorithm extends: it owns the model, its optimizer, evaluation and checkpoints."""
+"""The LightningModule that every algorithm extends: it owns the model, its optimizer, evaluation and
+checkpoints."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 
 from lgym import distributed
 from lgym.batch import ResponseBatch
@@ -20,25 +20,33 @@ from lgym.modules.advantages import Advantages
 from lgym.modules.checkpointing import load_checkpoint, save_checkpoint
 from lgym.modules.config_checks import require_reference
 from lgym.modules.configs import CLIPPED, CriticConfig, LossConfig, SFTConfig
-from lgym.modules.evaluation import EvaluatedModule
 from lgym.modules.groups import require_groups
-from lgym.modules.learning_rates import default_optimizer, parameter_groups, rates_of, scale_rates
+from lgym.modules.learning_rates import default_optimizer, parameter_groups
 from lgym.modules.metrics import reduce_metrics
-from lgym.modules.nonfinite import NonFiniteLossError, save_batch
+from lgym.modules.nonfinite import save_batch
+from lgym.modules.optimization import OptimizedModule
 from lgym.modules.preparation import prepare
 from lgym.modules.response_batch import RolloutTurns
 from lgym.modules.sharded_weights import require_whole_weights
-from lgym.modules.token_objective import behavior_kl, policy_objective, term_weights, token_terms, value_objective
+from lgym.modules.token_objective import (
+    behavior_kl,
+    policy_objective,
+    term_weights,
+    token_terms,
+    value_objective,
+)
 from lgym.policies import GenerationPolicy, LLMPolicy
 from lgym.rollout import Rollout
 from lgym.types import ConfigError
 
 DEFAULT_LLM = LLMConfig()
 NO_SFT = SFTConfig()
+GAP = "policy/logprob_diff_max"
 
 
-class PolicyLearner(EvaluatedModule, ABC):
-    """A language model under training. A subclass says what each turn's advantage is (`estimate_advantages`)."""
+class PolicyLearner(OptimizedModule, ABC):
+    """A language model under training. A subclass says what each turn's advantage is
+    (`estimate_advantages`)."""
 
     has_critic = False
     """Whether the model has a value head, which `critic` trains."""
@@ -60,31 +68,21 @@ class PolicyLearner(EvaluatedModule, ABC):
             llm: the language model and how it is made trainable.
             policy: how it acts, by class_path: any of lgym.policies; by default it answers in free text.
             optimizer: any torch optimizer by class_path; by default AdamW with learning rate 3e-4.
-            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null is none.
+            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null
+                is none.
             loss: clipping, entropy, divergences and their weights.
             sft: learning from demonstrations beside the algorithm's own loss.
         """
-        super().__init__()
+        super().__init__(optimizer, lr_scheduler)
         require_reference(loss.kl_coef, llm)
         self.llm_config = llm
         self.policy = policy or GenerationPolicy()
-        self.make_optimizer = optimizer
-        self.make_lr_scheduler = lr_scheduler
         self.loss_config = loss
         self.sft = sft
         self.critic = CriticConfig()
         self.reward_scale = 1.0  # value head's output per reward
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
-        self.learning_rate = 0.0
-        self.steps_taken = 0  # in the rollout at hand
-        self.steps_braked = 0
-        self.configured_rates: list[dict[str, float]] = []
-        self.lr_factor = 1.0  # of the configured learning rates
-        self.rollouts_undone = 0  # whose updates were rolled back
-        self.on_nonfinite: Callable[[str], None] | None = None  # a guard's, which then puts the run right
-        self._gradient_wanted = False  # a minibatch has been learned from since the last step
-        self._rollout_failed = False  # it is not learned from any more
-        self._update_began = 0.0
+        self.rollout_metrics: dict[str, float] = {}  # of the rollout at hand, over all processes
 
     @abstractmethod
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
@@ -102,8 +100,6 @@ class PolicyLearner(EvaluatedModule, ABC):
         self.critic = critic
         self.reward_scale = reward_scale
         self.policy.detach_value = critic.detach_value
-
-    # -- the policy -----------------------------------------------------------------------------------------------------
 
     @property
     def tokenizer(self) -> Any:
@@ -123,9 +119,11 @@ class PolicyLearner(EvaluatedModule, ABC):
 
     @contextmanager
     def inference(self) -> Iterator[LLMPolicy]:
-        """The policy as it acts: no gradients, no dropout, in the trainer's precision (without one, as it is)."""
+        """The policy as it acts: no gradients, no dropout, in the trainer's precision (without one, as it
+        is)."""
         was_training = self.training
-        precision = nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
+        plugin = None if self._trainer is None else self.trainer.precision_plugin
+        precision = nullcontext() if plugin is None else plugin.forward_context()
         self.eval()
         try:
             with torch.no_grad(), precision, self.policy.llm.frozen_weights():
@@ -139,8 +137,8 @@ class PolicyLearner(EvaluatedModule, ABC):
         passes = getattr(self.trainer.datamodule, "update_epochs", 1)  # type: ignore[attr-defined]
         if stage == "fit" and self.loss_config.clip_low is None and passes > 1:
             raise ConfigError(
-                f"{type(self).__name__} without clipping learns from a rollout once, and data.update_epochs is {passes}: set "
-                "it to 1, or set model.loss.clip_low and clip_high."
+                f"{type(self).__name__} without clipping learns from a rollout once, and data.update_epochs "
+                f"is {passes}: set it to 1, or set model.loss.clip_low and clip_high."
             )
 
     def configure_model(self) -> None:
@@ -149,19 +147,12 @@ class PolicyLearner(EvaluatedModule, ABC):
                 require_whole_weights(self.trainer.strategy)
             device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
             dtype = torch.get_default_dtype()
-            self.policy.bind(build_llm(self.llm_config, dtype=dtype, device=device, value_head=self.has_critic))
+            llm = build_llm(self.llm_config, dtype=dtype, device=device, value_head=self.has_critic)
+            self.policy.bind(llm)
         self.policy.llm.value_scale = 1.0 / self.reward_scale
 
-    def configure_optimizers(self) -> Any:
-        groups = parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)
-        optimizer = self.make_optimizer(groups)
-        scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
-        self.configured_rates = rates_of(optimizer)
-        if scheduler is None:
-            return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
-
-    # -- learning -------------------------------------------------------------------------------------------------------
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)
 
     def prepare(self, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
         """The turns of a rollout with their advantages, sorted by prompt, and the rollout's metrics."""
@@ -192,7 +183,7 @@ class PolicyLearner(EvaluatedModule, ABC):
             total = total + value_part
         if batch.metrics is not None:  # the first of its rollout: the policy is still the behavior policy
             difference = (output.logprobs.detach() - batch.old_logprobs) * batch.action_mask
-            metrics["policy/logprob_diff_max"] = difference.abs().max()
+            metrics[GAP] = difference.abs().max()
         assert isinstance(total, Tensor)
         metrics["loss/total"] = total
         return total, {name: value.detach() for name, value in metrics.items()}
@@ -207,43 +198,49 @@ class PolicyLearner(EvaluatedModule, ABC):
         return "policy/approx_kl" if self.policy.generates_text else "policy/old_kl"
 
     def _brakes(self, kl: Tensor, num_turns: int) -> bool:
-        """Whether a minibatch's policy is too far from the behavior policy; of all processes, so that they step alike."""
+        """Whether a minibatch's policy is too far from the behavior policy; of all processes, so that they
+        step alike."""
         target = self.loss_config.target_kl
-        return target is not None and not self.warming_up and bool(distributed.all_reduce_weighted_mean(kl, num_turns) > target)
+        if target is None or self.warming_up:
+            return False
+        return bool(distributed.all_reduce_weighted_mean(kl, num_turns) > target)
 
     def training_step(self, batch: ResponseBatch, batch_idx: int) -> Tensor | None:
-        if batch_idx == 0:
-            self._update_began = time.perf_counter()
-        result = None if self._rollout_failed else self._combined_loss(batch)
+        result = None if self.rollout_failed else self._combined_loss(batch)
         metrics = {} if result is None else result[1]
         if batch.metrics is not None:
-            gap = {name: float(metrics.pop(name)) for name in ("policy/logprob_diff_max",) if name in metrics}
-            self.log_dict(reduce_metrics({**batch.metrics, **gap}), on_step=False, on_epoch=True, batch_size=1)
+            gap = {name: float(metrics.pop(name)) for name in (GAP,) if name in metrics}
+            self.rollout_metrics = reduce_metrics({**batch.metrics, **gap})
+            self.log_dict(self.rollout_metrics, on_step=False, on_epoch=True, batch_size=1)
         if result is None:
-            return self._skipped()
+            return self.skipped_loss()
         loss = result[0]
         if distributed.all_reduce_any(~torch.isfinite(loss)):
-            path = save_batch(self.trainer.log_dir or self.trainer.default_root_dir, batch, self.tokenizer, metrics)
-            self._fail(
-                f"The loss is {float(loss.detach())} in rollout {self.current_epoch + 1}, minibatch {batch_idx + 1}. "
-                f"Its turns are in {path}",
+            folder = self.trainer.log_dir or self.trainer.default_root_dir
+            path = save_batch(folder, batch, self.tokenizer, metrics)
+            self.fail(
+                f"The loss is {float(loss.detach())} in rollout {self.current_epoch + 1}, minibatch "
+                f"{batch_idx + 1}. Its turns are in {path}",
                 "Resume with a lower learning rate, or with --trainer.gradient_clip_val 0.5.",
             )
-            return self._skipped()
-        self._gradient_wanted = True
-        if batch_idx == 0 and self.trainer.is_last_batch:  # before the only step: `on_train_batch_end` logs it after that
+            return self.skipped_loss()
+        self.gradient_wanted = True
+        if batch_idx == 0 and self.trainer.is_last_batch:  # the only step: `on_train_batch_end` logs it
             metrics.pop(self.kl_metric, None)
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.num_turns, sync_dist=True)
         return loss + self.zero_of_all_parameters()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 0 and self.trainer.is_last_batch and self.steps_taken and self.current_epoch >= self.sft.rollouts:
+        only_step = batch_idx == 0 and self.trainer.is_last_batch and self.steps_taken > 0
+        if only_step and self.current_epoch >= self.sft.rollouts:
             with self.inference() as policy:
                 kl = masked_mean(behavior_kl(batch, policy.evaluate_actions(batch)), batch.action_mask)
-            self.log(self.kl_metric, kl, on_step=False, on_epoch=True, batch_size=batch.num_turns, sync_dist=True)
+            size = batch.num_turns
+            self.log(self.kl_metric, kl, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
 
     def _combined_loss(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """The algorithm's loss with the supervised one beside it, or at the start the supervised one alone."""
+        """The algorithm's loss with the supervised one beside it, or at the start the supervised one
+        alone."""
         if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}
@@ -253,74 +250,12 @@ class PolicyLearner(EvaluatedModule, ABC):
         supervised = self.sft_loss(batch.supervised)
         return result[0] + self.sft.coef * supervised, {**result[1], "loss/sft": supervised.detach()}
 
-    def _skipped(self) -> Tensor | None:
-        """The loss of a minibatch that is not learned from: of several processes each has to have one."""
-        return None if distributed.world_size() == 1 else self.zero_of_all_parameters()  # type: ignore[return-value]
-
-    def zero_of_all_parameters(self) -> Tensor | float:
-        """A zero with a gradient: processes that add up gradients wait for every trained parameter, also for those that a
-        minibatch leaves out."""
-        if distributed.world_size() == 1:
-            return 0.0
-        return sum(0.0 * p.sum() for p in self.parameters() if p.requires_grad)
-
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._rollout_failed or (distributed.world_size() > 1 and not self._gradient_wanted):
-            optimizer.zero_grad(set_to_none=True)  # else momentum would take a step
-        self._gradient_wanted = False
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if not gradients:
-            return
-        norm = nn.utils.get_total_norm(gradients)
-        if torch.isfinite(norm) and norm > 0:
-            self.steps_taken += 1
-            self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
-        elif norm == 0:
-            optimizer.zero_grad(set_to_none=True)  # nothing was learned, and momentum alone would move the policy
-        elif self._trainer is None or getattr(self.trainer.precision_plugin, "scaler", None) is None:
-            optimizer.zero_grad(set_to_none=True)  # an fp16 scaler takes no step by itself: so it finds its scale
-            self._fail(
-                f"The gradient's norm is {float(norm)} in rollout {self.current_epoch + 1}; no step was taken",
-                "Resume with a lower learning rate.",
-            )
-
-    def _fail(self, what: str, way_out: str) -> None:
-        """End the run; where a guard watches, only the learning from the rollout at hand."""
-        if self.on_nonfinite is None:
-            raise NonFiniteLossError(f"{what}; the last checkpoint is untouched. {way_out}")
-        self._rollout_failed = True
-        self.on_nonfinite(what)
-
-    @property
-    def rollouts_learned(self) -> int:
-        """Rollouts that the weights have learned from, before the one at hand."""
-        return self.current_epoch - self.rollouts_undone
-
     @property
     def warming_up(self) -> bool:
-        """Whether the rollout at hand trains the value alone: the first `value_warmup`, behind those of `sft.rollouts`.
-        (Asked when it learns: when a resumed run prepares a rollout, `rollouts_undone` is not restored yet.)"""
+        """Whether the rollout at hand trains the value alone: the first `value_warmup`, behind those of
+        `sft.rollouts`. (Asked when it learns: when a resumed run prepares a rollout, `rollouts_undone` is not
+        restored yet.)"""
         return self.rollouts_learned < self.sft.rollouts + self.critic.value_warmup
-
-    def on_train_epoch_start(self) -> None:
-        self._rollout_failed = False
-        self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        self.steps_taken = 0
-        self.steps_braked = 0
-
-    def on_train_epoch_end(self) -> None:
-        counts = {"optim/steps": float(self.steps_taken), "optim/steps_braked": float(self.steps_braked)}
-        seconds = {"time/update_seconds": time.perf_counter() - self._update_began}
-        self.log_dict({**counts, **seconds, "optim/lr": self.learning_rate})
-
-    def on_train_start(self) -> None:
-        self.scale_learning_rates(self.lr_factor)
-
-    def scale_learning_rates(self, factor: float) -> None:
-        """Set the learning rates to so many times the configured ones, at the same point of the schedule; a resumed
-        optimizer brings its old ones along."""
-        self.lr_factor = factor
-        scale_rates(self.trainer, self.configured_rates, factor)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         save_checkpoint(self, checkpoint)

@@ -33,8 +33,11 @@ def trained_state(module: nn.Module, state_dict: Mapping[str, Tensor]) -> dict[s
     return {name: tensor for name, tensor in state_dict.items() if name in trained}
 
 
-def require_fitting(module: nn.Module, state_dict: Mapping[str, Tensor], saved_model: str, model: str) -> None:
-    """Raises `CheckpointMismatchError` unless the state holds all that the module trains, in the same shapes."""
+def require_fitting(
+    module: nn.Module, state_dict: Mapping[str, Tensor], saved_model: str, model: str
+) -> None:
+    """Raises `CheckpointMismatchError` unless the state holds all that the module trains, in the same
+    shapes."""
     if saved_model != model:
         raise CheckpointMismatchError(
             f"The checkpoint was trained on {saved_model!r} and the configuration says {model!r}. "
@@ -48,10 +51,10 @@ def require_fitting(module: nn.Module, state_dict: Mapping[str, Tensor], saved_m
         name = (differing or missing or unknown)[0]
         have = tuple(state_dict[name].shape) if name in state_dict else "nothing"
         raise CheckpointMismatchError(
-            f"The checkpoint does not fit the configured adapters and heads: {len(missing)} tensors are missing, "
-            f"{len(differing)} have another shape, {len(unknown)} are not wanted; {name}, for one, is {have} there and "
-            f"{wanted.get(name, 'nothing')} here. Use the llm settings (lora, value_hidden_size) of the config.yaml that "
-            "was saved beside the checkpoint."
+            f"The checkpoint does not fit the configured adapters and heads: {len(missing)} tensors are "
+            f"missing, {len(differing)} have another shape, {len(unknown)} are not wanted; {name}, for one, "
+            f"is {have} there and {wanted.get(name, 'nothing')} here. Use the llm settings (lora, "
+            "value_hidden_size) of the config.yaml that was saved beside the checkpoint."
         )
 
 
@@ -89,11 +92,13 @@ def load_checkpoint(module: PolicyLearner, checkpoint: Mapping[str, Any]) -> Non
     """Build the model, refuse a checkpoint that does not fit it, and restore the random states."""
     saved = checkpoint.get("lgym")
     if saved is None:
-        raise CheckpointMismatchError("This is not a checkpoint of lgym: it does not say which model it belongs to.")
+        raise CheckpointMismatchError(
+            "This is not a checkpoint of lgym: it does not say which model it belongs to."
+        )
     if saved["format"] != FORMAT:
         raise CheckpointMismatchError(
-            f"The checkpoint has format {saved['format']}, of another version of lgym; this one reads {FORMAT}. Go on "
-            "with the version that wrote it, or start without --ckpt_path."
+            f"The checkpoint has format {saved['format']}, of another version of lgym; this one reads "
+            f"{FORMAT}. Go on with the version that wrote it, or start without --ckpt_path."
         )
     module.configure_model()
     require_fitting(module, checkpoint["state_dict"], saved["model"], module.llm_config.model)

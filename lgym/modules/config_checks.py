@@ -13,8 +13,8 @@ def require_reference(kl_coef: float, llm: LLMConfig) -> None:
     """Refuse a divergence from the frozen reference where there is none."""
     if kl_coef > 0 and llm.lora is None:
         raise ConfigError(
-            f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left to stay near to. "
-            "Set kl_coef: 0, or train adapters."
+            f"kl_coef is {kl_coef}, but with `lora: null` every weight is trained and no reference is left "
+            "to stay near to. Set kl_coef: 0, or train adapters."
         )
 
 

@@ -23,15 +23,16 @@ LossAggregation = Literal["sequence_mean", "token_mean", "max_length"]
 class LossConfig:
     """The policy's loss.
 
-    L = L_policy - entropy_coef * H + old_kl_coef * KL(behavior policy || policy) + kl_coef * KL(policy || reference)
+    L = L_policy - entropy_coef * H + old_kl_coef * KL(behavior policy || policy) + kl_coef * KL(policy ||
+    reference)
 
-    The divergences and the entropy of a choice between candidates are exact; those of free text are estimated from the tokens
-    that were sampled (`lgym.functional.kl`).
+    The divergences and the entropy of a choice between candidates are exact; those of free text are estimated
+    from the tokens that were sampled (`lgym.functional.kl`).
     """
 
     clip_low: float | None = 0.2
-    """The ratio of new to old probability counts down to 1 - clip_low. Null, with clip_high, takes -A log pi in place of
-    PPO's clipped objective: for a single pass."""
+    """The ratio of new to old probability counts down to 1 - clip_low. Null, with clip_high, takes -A log pi
+    in place of PPO's clipped objective: for a single pass."""
 
     clip_high: float | None = 0.2
     """And up to 1 + clip_high; higher than clip_low is DAPO's clip-higher (arXiv:2503.14476)."""
@@ -40,14 +41,15 @@ class LossConfig:
     """Weight of the entropy bonus, per nat."""
 
     old_kl_coef: float = 0.0
-    """Weight of the divergence from the behavior policy, per nat (Schulman et al. 2017, equation 8). Clipping only stops
-    pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has carried the policy on, and
-    ever harder as an action's probability nears 0."""
+    """Weight of the divergence from the behavior policy, per nat (Schulman et al. 2017, equation 8). Clipping
+    only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has
+    carried the policy on, and ever harder as an action's probability nears 0."""
 
     target_kl: float | None = None
-    """Where a minibatch's policy is this far (nats) from the behavior policy, its step leaves out the policy's loss and the
-    entropy, and keeps the value's loss and the divergences, which pull it back; with `old_kl_coef: 0` nothing does, and no
-    step is taken. Null never leaves anything out. `optim/steps_braked` counts these steps."""
+    """Where a minibatch's policy is this far (nats) from the behavior policy, its step leaves out the
+    policy's loss and the entropy, and keeps the value's loss and the divergences, which pull it back; with
+    `old_kl_coef: 0` nothing does, and no step is taken. Null never leaves anything out. `optim/steps_braked`
+    counts these steps."""
 
     kl_coef: float = 0.0
     """Weight of the divergence from the frozen reference, per nat; 0 never runs the reference."""
@@ -56,15 +58,19 @@ class LossConfig:
     """The estimator of that divergence for free text."""
 
     kl_in: KLPlace = "loss"
-    """Where that divergence counts: as a term of the loss, or subtracted from the rewards before advantages are estimated."""
+    """Where that divergence counts: as a term of the loss, or subtracted from the rewards before advantages
+    are estimated."""
 
     loss_aggregation: LossAggregation = "sequence_mean"
-    """The divisor of a token's loss: the tokens of its response, so that every response counts the same (GRPO); those of an
-    average response, so that every token does (DAPO); or the limit `max_new_tokens` (Dr. GRPO)."""
+    """The divisor of a token's loss: the tokens of its response, so that every response counts the same
+    (GRPO); those of an average response, so that every token does (DAPO); or the limit `max_new_tokens` (Dr.
+    GRPO)."""
 
     def __post_init__(self) -> None:
         if (self.clip_low is None) != (self.clip_high is None):
-            raise ConfigError(f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both.")
+            raise ConfigError(
+                f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; give both, or null for both."
+            )
         if self.clip_low is not None and self.clip_high is not None:
             require_clips(self.clip_low, self.clip_high)
         require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef, kl_coef=self.kl_coef)
@@ -73,7 +79,9 @@ class LossConfig:
         require_one_of("kl_in", self.kl_in, KLPlace)
         require_one_of("loss_aggregation", self.loss_aggregation, LossAggregation)
         if self.kl_in == "loss" and self.kl_estimator == "k1":
-            raise ConfigError("kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward.")
+            raise ConfigError(
+                "kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward."
+            )
 
 
 @dataclass(frozen=True)
@@ -84,16 +92,19 @@ class CriticConfig:
     """Weight of the value loss."""
 
     value_clip: float | None = None
-    """How far a value may move from the one at rollout time, in rewards, before its loss is cut off; null does not clip."""
+    """How far a value may move from the one at rollout time, in rewards, before its loss is cut off; null
+    does not clip."""
 
     value_lr_scale: float = 5.0
-    """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while the adapters start
-    from a model that can read, and until it is right, advantages are returns with noise."""
+    """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while
+    the adapters start from a model that can read, and until it is right, advantages are returns with
+    noise."""
 
     value_warmup: int = 0
-    """Rollouts at the start, behind those of `sft.rollouts`, that train the value alone, while a divergence from the behavior
-    policy holds the policy where it is. The adapters so learn to tell states apart before they learn to act; otherwise the
-    first updates teach what is good on average, everywhere (value pretraining: Yuan et al. 2025, VC-PPO, arXiv:2503.01491)."""
+    """Rollouts at the start, behind those of `sft.rollouts`, that train the value alone, while a divergence
+    from the behavior policy holds the policy where it is. The adapters so learn to tell states apart before
+    they learn to act; otherwise the first updates teach what is good on average, everywhere (value
+    pretraining: Yuan et al. 2025, VC-PPO, arXiv:2503.01491)."""
 
     detach_value: bool = False
     """Keep the value loss's gradient out of the language model, so that only the head learns from it."""
@@ -106,14 +117,15 @@ class CriticConfig:
 
 @dataclass(frozen=True)
 class SFTConfig:
-    """Supervised learning from `data.demonstrations` and `data.self_imitation`, beside the algorithm's own loss."""
+    """Supervised learning from `data.demonstrations` and `data.self_imitation`, beside the algorithm's own
+    loss."""
 
     coef: float = 0.0
     """Weight of the negative log-likelihood of demonstrated turns, per token."""
 
     rollouts: int = 0
-    """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs` passes over the
-    demonstrations."""
+    """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs`
+    passes over the demonstrations."""
 
     def __post_init__(self) -> None:
         require_weights(coef=self.coef)

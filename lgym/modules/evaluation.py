@@ -38,8 +38,8 @@ class EpisodeMetrics(nn.Module):
         self.count.update(torch.ones_like(returns))
 
     def compute(self) -> dict[str, Tensor]:
-        """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² / (n - 1);
-        infinite for one episode) and `length_mean` in turns."""
+        """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² /
+        (n - 1); infinite for one episode) and `length_mean` in turns."""
         mean, n = self.returns.compute(), self.count.compute()
         variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
         interval = 1.96 * (variance / n).sqrt() if n > 1 else torch.tensor(torch.inf, dtype=torch.float64)
@@ -80,5 +80,6 @@ class EvaluatedModule(L.LightningModule):
 
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
-    """Everyone's state. torchmetrics' own way takes the device of the state, and no GPU's backend gathers from the CPU."""
+    """Everyone's state. torchmetrics' own way takes the device of the state, and no GPU's backend gathers
+    from the CPU."""
     return distributed.all_gather_object(state)

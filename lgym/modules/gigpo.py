@@ -16,12 +16,13 @@ from lgym.rollout import Rollout
 
 
 class GiGPO(PolicyLearner):
-    """GiGPO (Feng et al. 2025, arXiv:2505.10978, equation 8): GRPO's advantage of the episode, and one of the turn.
+    """GiGPO (Feng et al. 2025, arXiv:2505.10978, equation 8): GRPO's advantage of the episode, and one of the
+    turn.
 
     A = A_episode + step_weight * A_turn
 
-    A_turn compares the returns to go of the group's turns that saw the same observation, so turns of one episode differ in
-    credit. No value is learned.
+    A_turn compares the returns to go of the group's turns that saw the same observation, so turns of one
+    episode differ in credit. No value is learned.
     """
 
     compares_groups = True
@@ -44,7 +45,9 @@ class GiGPO(PolicyLearner):
         self.gamma = gamma
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
-        by_episode = group_advantages(turns.episode_returns, turns.reset_seeds, scale_by_std=self.scale_by_std)
+        by_episode = group_advantages(
+            turns.episode_returns, turns.reset_seeds, scale_by_std=self.scale_by_std
+        )
         groups = turns.reset_seeds[turns.episode_index]
         returns = turns.returns_to_go(self.gamma)
         by_turn = state_advantages(returns, states(turns.rollout), groups, scale_by_std=self.scale_by_std)

@@ -19,16 +19,23 @@ def require_groups(trainer: L.Trainer, name: str) -> None:
 
 
 def require_comparable(turns: RolloutTurns, name: str) -> None:
-    """Refuse a rollout unless its groups have several episodes each, which began with the same observation."""
+    """Refuse a rollout unless its groups have several episodes each, which began with the same
+    observation."""
     rollout, groups = turns.rollout, turns.reset_seeds
     if len(groups) != len(rollout.episode_returns):
-        raise ConfigError(f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout.")
+        raise ConfigError(
+            f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout."
+        )
     if len(groups.unique()) == len(groups):
         raise ConfigError(NO_GROUPS.format(name))
     begins = torch.ones_like(turns.episode_index, dtype=torch.bool)
-    begins[1:] = turns.episode_index[1:] != turns.episode_index[:-1]  # an episode's turns lie together, in their order
+    begins[1:] = (
+        turns.episode_index[1:] != turns.episode_index[:-1]
+    )  # an episode's turns lie together, in their order
     numbers: dict[Prompt, int] = {}  # equal for equal prompts: a rollout may hold one twice
-    prompt_numbers = torch.tensor([numbers.setdefault(prompt, row) for row, prompt in enumerate(rollout.prompts)])
+    prompt_numbers = torch.tensor(
+        [numbers.setdefault(prompt, row) for row, prompt in enumerate(rollout.prompts)]
+    )
     rows = prompt_numbers[rollout.prompt_index[rollout.mask]]
     first = torch.zeros_like(groups).index_copy(0, turns.episode_index[begins], rows[begins])
     beginnings = torch.stack([groups, first], dim=1).unique(dim=0)
@@ -37,8 +44,9 @@ def require_comparable(turns: RolloutTurns, name: str) -> None:
         pair = int(alike.nonzero()[0])
         one, other = (rollout.prompts[int(beginnings[i, 1])].observation_text for i in (pair, pair + 1))
         raise ConfigError(
-            f"Two episodes that were reset with seed {int(beginnings[pair, 0])} began differently: {one!r} and {other!r}. "
-            f"The environment does not honor its reset seed, so its episodes cannot be compared. Use PPO, or seed it."
+            f"Two episodes that were reset with seed {int(beginnings[pair, 0])} began differently: {one!r} "
+            f"and {other!r}. The environment does not honor its reset seed, so its episodes cannot be "
+            "compared. Use PPO, or seed it."
         )
 
 

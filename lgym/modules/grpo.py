@@ -15,10 +15,10 @@ class GRPO(PolicyLearner):
 
     A = (R - mean of the group's R) / their standard deviation
 
-    An episode's return R is compared with those of its group, the `data.group_size` episodes from the same reset seed, and
-    every token of it has that advantage. No value is learned. DAPO (arXiv:2503.14476) is `loss.clip_high` above
-    `loss.clip_low` and `loss.loss_aggregation: token_mean`; Dr. GRPO (arXiv:2503.20783) `scale_by_std: false` and
-    `loss.loss_aggregation: max_length`.
+    An episode's return R is compared with those of its group, the `data.group_size` episodes from the same
+    reset seed, and every token of it has that advantage. No value is learned. DAPO (arXiv:2503.14476) is
+    `loss.clip_high` above `loss.clip_low` and `loss.loss_aggregation: token_mean`; Dr. GRPO
+    (arXiv:2503.20783) `scale_by_std: false` and `loss.loss_aggregation: max_length`.
     """
 
     compares_groups = True
@@ -33,5 +33,7 @@ class GRPO(PolicyLearner):
         self.scale_by_std = scale_by_std
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
-        advantages = group_advantages(turns.episode_returns, turns.reset_seeds, scale_by_std=self.scale_by_std)
+        advantages = group_advantages(
+            turns.episode_returns, turns.reset_seeds, scale_by_std=self.scale_by_std
+        )
         return Advantages(advantages[turns.episode_index])

@@ -25,7 +25,8 @@ def default_optimizer(parameters: Iterable[Any]) -> Optimizer:
 def parameter_groups(
     llm: ValueHeadLLM, make_optimizer: Callable[[Any], Optimizer], value_lr_scale: float
 ) -> list[dict[str, Any]]:
-    """The language model's trained parameters, and the value head's, which starts from nothing and learns faster."""
+    """The language model's trained parameters, and the value head's, which starts from nothing and learns
+    faster."""
     head = [] if llm.value_head is None else list(llm.value_head.parameters())
     heads = {id(p) for p in head}
     body = [p for p in llm.parameters() if p.requires_grad and id(p) not in heads]
@@ -58,7 +59,8 @@ def set_rates(optimizer: Optimizer, configured: Sequence[Mapping[str, float]], f
 
 
 def scale_rates(trainer: L.Trainer, configured: Sequence[Mapping[str, float]], factor: float) -> None:
-    """Make the learning rates of a run `factor` times the configured ones, at the same point of its schedules."""
+    """Make the learning rates of a run `factor` times the configured ones, at the same point of its
+    schedules."""
     for optimizer in trainer.optimizers:
         set_rates(optimizer, configured, factor)
     for config in trainer.lr_scheduler_configs:

@@ -68,9 +68,11 @@ def rollout_metrics(turns: RolloutTurns) -> dict[str, float]:
 
 
 def return_variances(rollout: Rollout) -> dict[str, float]:
-    """The variance of undiscounted returns to go, in reward squared, within turns of one prompt and across prompts.
+    """The variance of undiscounted returns to go, in reward squared, within turns of one prompt and across
+    prompts.
 
-    Episodes that the rollout's border cuts are left out, and nothing is known unless some prompt was met twice.
+    Episodes that the rollout's border cuts are left out, and nothing is known unless some prompt was met
+    twice.
     """
     mask = rollout.mask
     whole = mask & ~torch.isin(rollout.episode_ids, rollout.episode_ids[rollout.cut])
@@ -100,7 +102,8 @@ def choice_diversity(turns: RolloutTurns) -> dict[str, float]:
 
 
 def text_diversity(responses: Sequence[Response]) -> dict[str, float]:
-    """The dominance of one action, which is the text that the agent read, and the repetition within responses."""
+    """The dominance of one action, which is the text that the agent read, and the repetition within
+    responses."""
     actions = Counter(response.action_text for response in responses)
     texts = Counter(response.token_ids for response in responses)
     repeated = sum(count * repeated_ngrams(token_ids) for token_ids, count in texts.items())
@@ -125,7 +128,8 @@ def repeated_ngrams(ids: Sequence[int], n: int = 4) -> float:
 
 
 def reduce_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    """Metrics over all processes: sums of counts, the largest of times and gaps, else the mean over episodes or turns.
+    """Metrics over all processes: sums of counts, the largest of times and gaps, else the mean over episodes
+    or turns.
 
     A metric that only some of them have is that of these.
     """
@@ -142,6 +146,8 @@ def _reduce(name: str, processes: list[dict[str, float]]) -> float:
         return sum(values)
     if name in LARGEST:
         return max(values)
-    weights = [process["rollout/episodes" if name in PER_EPISODE else "rollout/turns"] for process in processes]
+    weights = [
+        process["rollout/episodes" if name in PER_EPISODE else "rollout/turns"] for process in processes
+    ]
     total = sum(value * weight for value, weight in zip(values, weights, strict=True))
     return total / sum(weights) if sum(weights) else values[0]

@@ -18,9 +18,15 @@ class NonFiniteLossError(LgymError, RuntimeError):
     """The loss is NaN or infinite; training cannot go on from here."""
 
 
-def save_batch(folder: str | Path, batch: ResponseBatch, tokenizer: Any, metrics: Mapping[str, Tensor]) -> Path:
+def save_batch(
+    folder: str | Path, batch: ResponseBatch, tokenizer: Any, metrics: Mapping[str, Tensor]
+) -> Path:
     """Write a minibatch as JSON lines, a prompt per line with its turns, and the metrics in a last line."""
-    name = "non_finite_loss.jsonl" if distributed.world_size() == 1 else f"non_finite_loss_{distributed.rank()}.jsonl"
+    name = (
+        "non_finite_loss.jsonl"
+        if distributed.world_size() == 1
+        else f"non_finite_loss_{distributed.rank()}.jsonl"
+    )
     path = Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     batch = batch.to("cpu")

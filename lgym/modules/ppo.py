@@ -20,13 +20,15 @@ PPO_CRITIC = CriticConfig(value_warmup=1)
 
 
 class PPO(PolicyLearner):
-    """PPO with a clipped objective (Schulman et al. 2017, arXiv:1707.06347, equation 9) and GAE (2015, arXiv:1506.02438).
+    """PPO with a clipped objective (Schulman et al. 2017, arXiv:1707.06347, equation 9) and GAE (2015,
+    arXiv:1506.02438).
 
     L = E[ max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) ] + value_coef * (V - R)^2 / 2
         - entropy_coef * H(pi) + old_kl_coef * KL(pi_old || pi) + kl_coef * KL(pi || reference)
 
-    with r = pi / pi_old. The mean is over turns, of free text over the tokens of each (`lgym.modules.token_objective`). Where
-    the policy chooses between candidates, its entropy and both its divergences are exact.
+    with r = pi / pi_old. The mean is over turns, of free text over the tokens of each
+    (`lgym.modules.token_objective`). Where the policy chooses between candidates, its entropy and both its
+    divergences are exact.
     """
 
     has_critic = True
@@ -45,15 +47,17 @@ class PPO(PolicyLearner):
     ) -> None:
         """
         Args:
-            policy: how it acts, by class_path: any of lgym.policies; by default it chooses between candidates.
+            policy: how it acts, by class_path: any of lgym.policies; by default it chooses between
+                candidates.
             loss: clipping, entropy, divergences and their weights.
             critic: the value head's learning.
-            advantage_level: the steps of GAE: turns, whose tokens all have the turn's advantage; or the tokens that the policy
-                chose, from turn to turn past all others: then the discount still counts turns, and `gae_lambda` tokens.
+            advantage_level: the steps of GAE: turns, whose tokens all have the turn's advantage; or the
+                tokens that the policy chose, from turn to turn past all others: then the discount still
+                counts turns, and `gae_lambda` tokens.
             gamma: discount per turn.
             gae_lambda: between one-step advantages (0) and whole returns (1).
-            reward_scale: factor of rewards in training; reports stay in the environment's units. Bring returns to the size of
-                1 with it, which is where the value head learns fastest.
+            reward_scale: factor of rewards in training; reports stay in the environment's units. Bring
+                returns to the size of 1 with it, which is where the value head learns fastest.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
             **kwargs: of every algorithm: llm, optimizer, lr_scheduler, sft.
         """
@@ -68,7 +72,7 @@ class PPO(PolicyLearner):
         self.whiten_advantages = whiten_advantages
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
-        settings = {
+        settings: dict[str, Any] = {
             "gamma": self.gamma,
             "gae_lambda": self.gae_lambda,
             "whiten_advantages": self.whiten_advantages,
@@ -85,4 +89,6 @@ class PPO(PolicyLearner):
             assert x is not None
             return torch.zeros(action_mask.shape).masked_scatter(action_mask, x)
 
-        return Advantages(columns(steps.advantages), columns(steps.returns), columns(steps.values), steps.metrics)
+        return Advantages(
+            columns(steps.advantages), columns(steps.returns), columns(steps.values), steps.metrics
+        )

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from lgym.modules.base import PolicyLearner
 
 RESPONSES_PER_PASS, TOKENS_PER_PASS = 128, 16_384
-"""Distinct responses that a pass without gradient takes together, and their tokens with those of their prompts."""
+"""Distinct responses that a pass without gradient takes together, and their tokens with those of their
+prompts."""
 
 
 def prepare(learner: PolicyLearner, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
@@ -40,7 +41,8 @@ def prepare(learner: PolicyLearner, rollout: Rollout) -> tuple[ResponseBatch, di
 
 
 def turns_to_learn_from(learner: PolicyLearner, rollout: Rollout) -> RolloutTurns:
-    """The turns of a rollout, with the reference's log-probabilities or their rewards minus the divergence from it."""
+    """The turns of a rollout, with the reference's log-probabilities or their rewards minus the divergence
+    from it."""
     config, penalties = learner.loss_config, None
     batch, order = response_batch(rollout)
     if config.kl_coef > 0:

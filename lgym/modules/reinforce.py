@@ -15,7 +15,9 @@ from lgym.modules.configs import POLICY_GRADIENT, LossConfig
 from lgym.modules.response_batch import RolloutTurns
 from lgym.types import ConfigError
 
-WHOLE_EPISODES = "REINFORCE learns from whole episodes: set data.episodes_per_rollout, not data.turns_per_rollout."
+WHOLE_EPISODES = (
+    "REINFORCE learns from whole episodes: set data.episodes_per_rollout, not data.turns_per_rollout."
+)
 
 
 class REINFORCE(PolicyLearner):

@@ -69,7 +69,9 @@ def response_batch(rollout: Rollout) -> tuple[ResponseBatch, Tensor]:
     return batch, order
 
 
-def rollout_turns(rollout: Rollout, batch: ResponseBatch, order: Tensor, penalties: Tensor | None) -> RolloutTurns:
+def rollout_turns(
+    rollout: Rollout, batch: ResponseBatch, order: Tensor, penalties: Tensor | None
+) -> RolloutTurns:
     """The turns of a rollout.
 
     Args:
@@ -85,7 +87,9 @@ def rollout_turns(rollout: Rollout, batch: ResponseBatch, order: Tensor, penalti
     episode_index = rollout.episode_ids[mask].unique(return_inverse=True)[1]
     episodes = int(episode_index.max()) + 1
     returns = rewards.new_zeros(episodes).index_add(0, episode_index, rewards[mask])
-    reset_seeds = torch.zeros(episodes, dtype=torch.int64).index_copy(0, episode_index, rollout.reset_seeds[mask])
+    reset_seeds = torch.zeros(episodes, dtype=torch.int64).index_copy(
+        0, episode_index, rollout.reset_seeds[mask]
+    )
     return RolloutTurns(rollout, batch, order, rewards, episode_index, returns, reset_seeds)
 
 
@@ -102,7 +106,8 @@ def candidate_table(rollout: Rollout, responses: Sequence[Response]) -> Tensor |
 
 
 def prompt_chains(rollout: Rollout) -> tuple[tuple[int, ...], ...]:
-    """The prompts that were acted on, those together that one episode led through and that each extend the one before.
+    """The prompts that were acted on, those together that one episode led through and that each extend the
+    one before.
 
     They share all but their ends, so a pass computes them together for little more than the longest.
     """
@@ -133,13 +138,20 @@ def token_traces(turns: RolloutTurns, batch: ResponseBatch) -> tuple[tuple[Token
 
 def _trace(batch: ResponseBatch, row: int) -> TokenTrace:
     token_ids = batch.response_ids[row]
-    columns = (column[row].tolist()[: len(token_ids)] for column in (batch.action_mask, batch.old_logprobs, batch.advantages))
+    columns = (
+        column[row].tolist()[: len(token_ids)]
+        for column in (batch.action_mask, batch.old_logprobs, batch.advantages)
+    )
     mask, logprobs, advantages = (tuple(column) for column in columns)
-    return TokenTrace(batch.prompts[int(batch.prompt_index[row])].token_ids, token_ids, mask, logprobs, advantages)
+    return TokenTrace(
+        batch.prompts[int(batch.prompt_index[row])].token_ids, token_ids, mask, logprobs, advantages
+    )
 
 
 def padded(rows: Sequence[Sequence[float]]) -> Tensor:
     """[B, T] in fp32, 0 behind a row's end."""
     lengths = torch.tensor([len(row) for row in rows])
     filled = torch.arange(int(lengths.max())) < lengths[:, None]
-    return torch.zeros(filled.shape).masked_scatter(filled, torch.tensor([value for row in rows for value in row]).float())
+    return torch.zeros(filled.shape).masked_scatter(
+        filled, torch.tensor([value for row in rows for value in row]).float()
+    )

@@ -13,11 +13,13 @@ class RLOO(PolicyLearner):
 
     A = R - mean of the others' R
 
-    The baseline of an episode's return R is the mean of the others in its group, the `data.group_size` episodes from the same
-    reset seed. No value is learned.
+    The baseline of an episode's return R is the mean of the others in its group, the `data.group_size`
+    episodes from the same reset seed. No value is learned.
     """
 
     compares_groups = True
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
-        return Advantages(leave_one_out_advantages(turns.episode_returns, turns.reset_seeds)[turns.episode_index])
+        return Advantages(
+            leave_one_out_advantages(turns.episode_returns, turns.reset_seeds)[turns.episode_index]
+        )

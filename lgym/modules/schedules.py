@@ -1,4 +1,5 @@
-"""A learning-rate schedule counted in rollouts, for `lr_scheduler` in the YAML. Any of torch's works as well."""
+"""A learning-rate schedule counted in rollouts, for `lr_scheduler` in the YAML. Any of torch's works as
+well."""
 
 from __future__ import annotations
 
@@ -11,14 +12,17 @@ from lgym.types import ConfigError
 
 
 class WarmupCosine(LambdaLR):
-    """Linear warm-up, then half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983) down to a share of the full rate.
+    """Linear warm-up, then half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983) down to a share of the
+    full rate.
 
-    Rollout n of `warmup` gets (n + 1) / (warmup + 1) of the rate; from there it falls to `final` at `total`, and stays.
-    Adam's first steps are as large as any, whatever the gradient: at the full rate a few of them can take a policy to
-    one action for good.
+    Rollout n of `warmup` gets (n + 1) / (warmup + 1) of the rate; from there it falls to `final` at `total`,
+    and stays. Adam's first steps are as large as any, whatever the gradient: at the full rate a few of them
+    can take a policy to one action for good.
     """
 
-    def __init__(self, optimizer: Optimizer, warmup: int, total: int, final: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, warmup: int, total: int, final: float = 0.1, last_epoch: int = -1
+    ) -> None:
         """
         Args:
             optimizer: whose rates it sets.
@@ -28,7 +32,9 @@ class WarmupCosine(LambdaLR):
             last_epoch: rollouts already done; torch keeps it.
         """
         if not 0 <= warmup < total:
-            raise ConfigError(f"warmup is {warmup} and total is {total}; warmup must be at least 0 and below total.")
+            raise ConfigError(
+                f"warmup is {warmup} and total is {total}; warmup must be at least 0 and below total."
+            )
         if not 0.0 <= final <= 1.0:
             raise ConfigError(f"final is {final}; it must lie between 0 and 1.")
 

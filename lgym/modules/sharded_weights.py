@@ -12,15 +12,17 @@ from lgym.types import ConfigError
 def require_whole_weights(strategy: Any) -> None:
     """Raises ValueError where every forward pass would have to be taken by all processes together.
 
-    Each plays episodes of its own, so they pass forward different numbers of times, and would wait for each other for ever.
+    Each plays episodes of its own, so they pass forward different numbers of times, and would wait for each
+    other for ever.
     """
     shards = isinstance(strategy, FSDPStrategy | ModelParallelStrategy)
     if isinstance(strategy, DeepSpeedStrategy):
         shards = strategy.config is not None and strategy.zero_stage_3
     if shards:
         raise ConfigError(
-            f"{type(strategy).__name__} cuts the weights up among the devices, so that they can only pass forward together, "
-            "while each plays episodes of its own. Use `trainer.strategy: ddp` and make the model fit one device: adapters "
-            "on a quantised model (`llm.quantization`), gradient checkpointing (`llm.gradient_checkpointing`), or a smaller "
-            "`data.minibatch_size`. DeepSpeed up to stage 2 leaves the weights whole."
+            f"{type(strategy).__name__} cuts the weights up among the devices, so that they can only pass "
+            "forward together, while each plays episodes of its own. Use `trainer.strategy: ddp` and make "
+            "the model fit one device: adapters on a quantised model (`llm.quantization`), gradient "
+            "checkpointing (`llm.gradient_checkpointing`), or a smaller `data.minibatch_size`. DeepSpeed up "
+            "to stage 2 leaves the weights whole."
         )

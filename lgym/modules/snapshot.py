@@ -15,7 +15,8 @@ from lgym.modules.checkpointing import rng_state, set_rng_state, trained_state
 
 
 def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Copies of what is trained, of the optimizers' state and of the state of chance, on the CPU; tensors and numbers only.
+    """Copies of what is trained, of the optimizers' state and of the state of chance, on the CPU; tensors and
+    numbers only.
 
     Learning rates and schedules are not in it. All processes of a run have to call this together.
     """

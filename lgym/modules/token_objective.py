@@ -1,7 +1,8 @@
 """The loss of a minibatch: the policy's, token by token, and the value's.
 
     L_policy-part = 1/turns * sum over turns of  sum over its tokens of
-                    (L_clip - entropy_coef * H + old_kl_coef * KL(old || pi) + kl_coef * KL(pi || ref)) / divisor
+                    (L_clip - entropy_coef * H + old_kl_coef * KL(old || pi) + kl_coef * KL(pi || ref)) /
+                    divisor
     L_value-part  = value_coef / turns * sum over turns of  mean over its targets of  (V - R)^2 / 2
 
 A choice between candidates is one token.
@@ -67,11 +68,13 @@ def behavior_kl(batch: ResponseBatch, output: PolicyOutput) -> Tensor:
     return kl_k3(batch.old_logprobs.to(output.logprobs.dtype), output.logprobs)
 
 
-def term_weights(config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool) -> dict[str, float]:
+def term_weights(
+    config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool
+) -> dict[str, float]:
     """The weights of the policy's terms.
 
-    While the value warms up, the divergence alone holds the policy where it is; where a step is braked, the divergences alone
-    pull it back.
+    While the value warms up, the divergence alone holds the policy where it is; where a step is braked, the
+    divergences alone pull it back.
     """
     if warming_up:
         return {} if critic.detach_value else {"old_kl": 1.0}
@@ -80,7 +83,11 @@ def term_weights(config: LossConfig, critic: CriticConfig, *, warming_up: bool, 
 
 
 def policy_objective(
-    config: LossConfig, batch: ResponseBatch, terms: TokenTerms, weights: Mapping[str, float], max_new_tokens: int
+    config: LossConfig,
+    batch: ResponseBatch,
+    terms: TokenTerms,
+    weights: Mapping[str, float],
+    max_new_tokens: int,
 ) -> Tensor | float:
     """The policy's part of the loss.
 
@@ -100,7 +107,9 @@ def policy_objective(
         "token_mean": batch.mean_tokens,
         "max_length": max_new_tokens,
     }
-    parts = [weight * getattr(terms, name) for name, weight in weights.items() if getattr(terms, name) is not None]
+    parts = [
+        weight * getattr(terms, name) for name, weight in weights.items() if getattr(terms, name) is not None
+    ]
     if not parts:
         return 0.0
     return ((sum(parts[1:], parts[0]) * mask) / divisors[config.loss_aggregation]).sum() * batch.loss_scale
@@ -120,7 +129,9 @@ def value_objective(
     if config.value_clip is None or batch.old_values is None:
         losses = value_loss(values, returns)
     else:
-        losses = clipped_value_loss(values, batch.old_values.to(values.dtype), returns, clip=config.value_clip)
+        losses = clipped_value_loss(
+            values, batch.old_values.to(values.dtype), returns, clip=config.value_clip
+        )
     mask = batch.action_mask if width > 1 else torch.ones_like(batch.action_mask[:, :1])
     weighted = config.value_coef * reward_scale**2 * losses * mask / mask.sum(1, keepdim=True).clamp(min=1)
     return weighted.sum() * batch.loss_scale, masked_mean(losses, mask)

@@ -1,11 +1,13 @@
-"""The candidate-scoring policy: the agent lists its legal answers as text, and the language model chooses between them.
+"""The candidate-scoring policy: the agent lists its legal answers as text, and the language model chooses
+between them.
 
 pi(c | prompt) = softmax over c of  log p(tokens of c | prompt) / (length of c) / temperature
 
-with the length in tokens, in words, or left out; or token by token along the trie of the legal answers (constrained decoding,
-see `lgym/policies/choice.py`). Scoring legal answers is GLAM's idea (Carta et al. 2023, arXiv:2302.02662, section 3.1);
-normalizing by tokens or words is TWOSOME's (Tan et al. 2024, arXiv:2401.14151, section 4.2). No answer can fail to parse,
-and the probability of every action is known exactly.
+with the length in tokens, in words, or left out; or token by token along the trie of the legal answers
+(constrained decoding, see `lgym/policies/choice.py`). Scoring legal answers is GLAM's idea (Carta et al.
+2023, arXiv:2302.02662, section 3.1); normalizing by tokens or words is TWOSOME's (Tan et al. 2024,
+arXiv:2401.14151, section 4.2). No answer can fail to parse, and the probability of every action is known
+exactly.
 """
 
 from __future__ import annotations
@@ -47,16 +49,18 @@ class CandidatePolicy(LLMPolicy):
     ) -> None:
         """
         Args:
-            length_normalization: divide a candidate's log-likelihood by nothing (none), its tokens or its words. With none, long
-                answers are unlikely ones.
-            constrained_decoding: take the probability of writing the candidate token by token where nothing but the candidates
-                is allowed, in place of a softmax over whole candidates.
-            temperature: of the softmax over candidates, at rollout time and in training alike; above 1 is closer to uniform.
-            tokens_per_forward: about how many tokens one forward pass of a rollout takes; bounds memory, not results. Null
-                is 1,024 on a CPU, whose caches hold the activations of no more, and 16,384 elsewhere.
+            length_normalization: divide a candidate's log-likelihood by nothing (none), its tokens or its
+                words. With none, long answers are unlikely ones.
+            constrained_decoding: take the probability of writing the candidate token by token where nothing
+                but the candidates is allowed, in place of a softmax over whole candidates.
+            temperature: of the softmax over candidates, at rollout time and in training alike; above 1 is
+                closer to uniform.
+            tokens_per_forward: about how many tokens one forward pass of a rollout takes; bounds memory, not
+                results. Null is 1,024 on a CPU, whose caches hold the activations of no more, and 16,384
+                elsewhere.
             row_length: tokens of a packed row. Longer rows share more and attend more; results are the same.
-            share_prefixes: compute the common beginnings of prompts and candidates once. Off, every sequence is run whole:
-                slower, for comparison.
+            share_prefixes: compute the common beginnings of prompts and candidates once. Off, every sequence
+                is run whole: slower, for comparison.
         """
         super().__init__(row_length, share_prefixes)
         if tokens_per_forward is not None and tokens_per_forward < 1:
@@ -69,10 +73,17 @@ class CandidatePolicy(LLMPolicy):
         self._prefetched_for: tuple[bytes, list[Prompt]] | None = None
 
     def forward(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
-        """[U, C] log-probabilities of the candidates of each prompt, padded with -inf, and [U] values; differentiable."""
+        """[U, C] log-probabilities of the candidates of each prompt, padded with -inf, and [U] values;
+        differentiable."""
         ends = self.choice.sequences(prompts)
-        sequences = [prompt.token_ids + end for prompt, of_prompt in zip(prompts, ends, strict=True) for end in of_prompt]
-        lengths = [len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt]
+        sequences = [
+            prompt.token_ids + end
+            for prompt, of_prompt in zip(prompts, ends, strict=True)
+            for end in of_prompt
+        ]
+        lengths = [
+            len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt
+        ]
         states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
         rows = iter(index)
         positions = [[next(rows) for _ in of_prompt] for of_prompt in ends]
@@ -113,15 +124,17 @@ class CandidatePolicy(LLMPolicy):
         return torch.from_numpy(cache.values[cache.index(prompts)])
 
     def distributions(self, prompts: Sequence[Prompt]) -> Tensor:
-        """[n, C] log-probabilities of the candidates of prompts on the CPU, padded with -inf, without gradient."""
+        """[n, C] log-probabilities of the candidates of prompts on the CPU, padded with -inf, without
+        gradient."""
         cache = self._distributions(prompts)
         return torch.from_numpy(cache.logprobs[cache.index(prompts)])
 
     def prefetch(self, prompts: Sequence[Prompt]) -> None:
-        """Compute distributions in one large batch, which costs less than the small ones in which a rollout meets its prompts.
+        """Compute distributions in one large batch, which costs less than the small ones in which a rollout
+        meets its prompts.
 
-        They are kept until the weights change. The batch depends on the prompts alone, so a run that is resumed computes the
-        same to the last bit.
+        They are kept until the weights change. The batch depends on the prompts alone, so a run that is
+        resumed computes the same to the last bit.
         """
         key = (weights_digest(self), list(prompts))
         if self._prefetched is None or key != self._prefetched_for:
@@ -129,13 +142,16 @@ class CandidatePolicy(LLMPolicy):
         self._current_cache().add(prompts, *self._prefetched)
 
     def _current_cache(self) -> DistributionCache:
-        """The cache of the weights as they are: a new one unless they have been frozen since the last call."""
+        """The cache of the weights as they are: a new one unless they have been frozen since the last
+        call."""
         session = self.llm.frozen_session
         if session is None or session is not self._cache_session:
             self._cache, self._cache_session = DistributionCache(), session
         return self._cache
 
-    def _distributions(self, prompts: Sequence[Prompt], extendable: Sequence[Prompt] = ()) -> DistributionCache:
+    def _distributions(
+        self, prompts: Sequence[Prompt], extendable: Sequence[Prompt] = ()
+    ) -> DistributionCache:
         """The cache, with these prompts in it."""
         cache = self._current_cache()
         if missing := cache.missing(prompts):
@@ -146,14 +162,16 @@ class CandidatePolicy(LLMPolicy):
     def _compute(self, prompts: Sequence[Prompt], extendable: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
         """`forward` for any number of prompts, in passes of bounded size; CPU tensors, at least fp32.
 
-        Later prompts extend the `extendable` ones: their keys and values are kept while the weights are frozen, so that of
-        each later prompt only what is new is computed.
+        Later prompts extend the `extendable` ones: their keys and values are kept while the weights are
+        frozen, so that of each later prompt only what is new is computed.
         """
         keep = bool(extendable) and self.share_prefixes and self.llm.layout == "tree"
         width = max(len(prompt.candidates) for prompt in prompts)
         logprobs = torch.full((len(prompts), width), -torch.inf)
         values = torch.zeros(len(prompts), dtype=torch.float32)
-        kv_caches = evict_unused(self.llm.kv_caches, {prompt.token_ids for prompt in extendable}) if keep else []
+        kv_caches = (
+            evict_unused(self.llm.kv_caches, {prompt.token_ids for prompt in extendable}) if keep else []
+        )
         for chunk in self._chunks(prompts, keep=keep):
             chunk_prompts = [prompts[i] for i in chunk]
             if keep:
@@ -174,7 +192,9 @@ class CandidatePolicy(LLMPolicy):
         ends = self.choice.sequences(prompts)
         room = max(len(build_token_trie(of_prompt)) for of_prompt in ends)
         token_ids = [prompt.token_ids for prompt in prompts]
-        kv_cache, hidden = prefill(self.llm, token_ids, self.llm.kv_caches, free_slots=room, row_length=self.row_length)
+        kv_cache, hidden = prefill(
+            self.llm, token_ids, self.llm.kv_caches, free_slots=room, row_length=self.row_length
+        )
         states, positions = run_branches(self.llm, kv_cache, hidden, ends)
         return self.choice.logprobs(self.llm, prompts, states, positions), self.llm.values(hidden), kv_cache
 

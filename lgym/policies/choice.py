@@ -1,4 +1,5 @@
-"""A choice between candidate texts, by the likelihood that the language model gives them behind what was said before."""
+"""A choice between candidate texts, by the likelihood that the language model gives them behind what was said
+before."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class Choice:
 
     sum over the tokens of c of  log p(token) / p(any token that leads on to a candidate there)
 
-    as sampling token by token has it where no other token is allowed; a candidate that others begin with ends with the
-    end-of-sequence token (De Cao et al. 2021, arXiv:2010.00904, section 3.2).
+    as sampling token by token has it where no other token is allowed; a candidate that others begin with ends
+    with the end-of-sequence token (De Cao et al. 2021, arXiv:2010.00904, section 3.2).
     """
 
     length_normalization: LengthNormalization = "none"
@@ -39,18 +40,22 @@ class Choice:
     def __post_init__(self) -> None:
         if self.constrained and self.length_normalization != "none":
             raise ConfigError(
-                f"length_normalization is {self.length_normalization!r} and constrained_decoding is on, which gives "
-                "probabilities as they are: set length_normalization: none, or constrained_decoding: false."
+                f"length_normalization is {self.length_normalization!r} and constrained_decoding is on, "
+                "which gives probabilities as they are: set length_normalization: none, or "
+                "constrained_decoding: false."
             )
         if self.temperature <= 0:
             raise ConfigError(
-                f"temperature is {self.temperature}; it must be above 0. Evaluation has a greedy mode of its own."
+                f"temperature is {self.temperature}; it must be above 0. Evaluation has a greedy mode of its "
+                "own."
             )
 
     def needs_only_ends(self, prompt: Prompt) -> bool:
-        """With one token each and one length for all, the vocabulary's normaliser is the same and cancels out."""
+        """With one token each and one length for all, the vocabulary's normaliser is the same and cancels
+        out."""
         return all(len(ids) == 1 for ids in prompt.candidate_ids) and (
-            self.length_normalization != "word" or len({self._length(prompt, c) for c in range(len(prompt.candidates))}) == 1
+            self.length_normalization != "word"
+            or len({self._length(prompt, c) for c in range(len(prompt.candidates))}) == 1
         )
 
     def sequences(self, prompts: Sequence[Prompt]) -> list[list[TokenIds]]:
@@ -60,7 +65,11 @@ class Choice:
         return [[ids[:-1] for ids in prompt.candidate_ids] for prompt in prompts]
 
     def logprobs(
-        self, llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
+        self,
+        llm: ValueHeadLLM,
+        prompts: Sequence[Prompt],
+        states: Tensor,
+        places: Sequence[Sequence[Sequence[int]]],
     ) -> Tensor:
         """[U, C] log-probabilities, padded with -inf.
 
@@ -68,7 +77,8 @@ class Choice:
             llm: whose vocabulary it is.
             prompts: U of them.
             states: [K, H] hidden states.
-            places: for each prompt and each of its `sequences`, the rows of `states` from before its first token on.
+            places: for each prompt and each of its `sequences`, the rows of `states` from before its first
+                token on.
         """
         if all(map(self.needs_only_ends, prompts)):
             tokens = _pad([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts], 0)
@@ -80,7 +90,10 @@ class Choice:
             scores = _scores(llm, prompts, states, places)
         divisors = [[self._length(prompt, c) for c in range(len(prompt.candidates))] for prompt in prompts]
         return candidate_logprobs(
-            scores, _pad(divisors, 1).to(scores), _mask(prompts).to(scores.device), temperature=self.temperature
+            scores,
+            _pad(divisors, 1).to(scores),
+            _mask(prompts).to(scores.device),
+            temperature=self.temperature,
         )
 
     def _length(self, prompt: Prompt, candidate: int) -> int:
@@ -126,8 +139,12 @@ def _trie_scores(
                     options.append([token, *(other for other in allowed if other != token)])
                     targets.append(u * width + c)
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
-        return (states[0, 0].to(torch.promote_types(states.dtype, torch.float32)) * 0.0).expand(len(prompts), width)
-    real = torch.tensor([[i < len(o) for i in range(max(map(len, options)))] for o in options], device=states.device)
+        return (states[0, 0].to(torch.promote_types(states.dtype, torch.float32)) * 0.0).expand(
+            len(prompts), width
+        )
+    real = torch.tensor(
+        [[i < len(o) for i in range(max(map(len, options)))] for o in options], device=states.device
+    )
     logits = llm.chosen_logits(states[rows], _pad(options, 0).to(states.device))
     taken = logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1)
     return _summed(taken, targets, len(prompts), width)

@@ -50,7 +50,10 @@ class DistributionCache:
             thresholds = rng.random(len(prompts))[:, None] * cumulative[:, -1:]
             choices = (cumulative <= thresholds).sum(axis=1)
         keys = zip(prompts, index.tolist(), choices.tolist(), strict=True)
-        return [self._responses.get((row, choice)) or self._response(prompt, row, choice) for prompt, row, choice in keys]
+        return [
+            self._responses.get((row, choice)) or self._response(prompt, row, choice)
+            for prompt, row, choice in keys
+        ]
 
     def _response(self, prompt: Prompt, row: int, choice: int) -> Response:
         logprobs = tuple(self.logprobs[row, : len(prompt.candidates)].tolist())
@@ -59,7 +62,8 @@ class DistributionCache:
 
 
 def choice_response(prompt: Prompt, choice: int, candidate_logprobs: tuple[float, ...] = ()) -> Response:
-    """The response that is one of the prompt's candidates; its decision falls at the candidate's first token."""
+    """The response that is one of the prompt's candidates; its decision falls at the candidate's first
+    token."""
     token_ids = prompt.candidate_ids[choice]
     forced = len(token_ids) - 1
     return Response(
@@ -74,8 +78,8 @@ def choice_response(prompt: Prompt, choice: int, candidate_logprobs: tuple[float
 
 
 def weights_digest(module: nn.Module) -> bytes:
-    """A digest of every bit that is trained: 10 ms for adapters of 2.4 million numbers. A norm would be quicker, and the same
-    for a weight whose sign has turned."""
+    """A digest of every bit that is trained: 10 ms for adapters of 2.4 million numbers. A norm would be
+    quicker, and the same for a weight whose sign has turned."""
     digest = hashlib.blake2b(digest_size=16)
     for parameter in module.parameters():
         if parameter.requires_grad:

@@ -2,9 +2,9 @@
 
 pi(response | prompt) = product over its tokens of  softmax(logits / temperature)[token]
 
-By default no token is cut off, so responses are sampled from the very distribution that the loss trains. With `top_k` or
-`top_p` the recorded log-probabilities are those of the remaining tokens, and the loss sees a policy that differs from the
-behavior policy from the first step on.
+By default no token is cut off, so responses are sampled from the very distribution that the loss trains. With
+`top_k` or `top_p` the recorded log-probabilities are those of the remaining tokens, and the loss sees a
+policy that differs from the behavior policy from the first step on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class GenerationPolicy(TextPolicy):
 
     def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
         prompts = [batch.prompts[row].token_ids for row in batch.prompt_index.tolist()]
-        sequences = [prompt + response[:-1] for prompt, response in zip(prompts, batch.response_ids, strict=True)]
+        sequences = [
+            prompt + response[:-1] for prompt, response in zip(prompts, batch.response_ids, strict=True)
+        ]
         lengths = [len(prompt) for prompt in prompts]
         states, positions = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
         return token_output(

@@ -39,15 +39,20 @@ class TextPolicy(LLMPolicy):
         """
         Args:
             max_new_tokens: the longest response, end-of-turn token included; what is longer is cut there.
-            temperature: of the softmax over tokens, at rollout time and in training alike; evaluation also acts greedily.
+            temperature: of the softmax over tokens, at rollout time and in training alike; evaluation also
+                acts greedily.
             top_k: sample from the likeliest tokens only; 0 samples from all.
-            top_p: sample from the smallest set of likeliest tokens with this much probability; 1 samples from all.
+            top_p: sample from the smallest set of likeliest tokens with this much probability; 1 samples from
+                all.
             stop: texts that end a response too; the agent does not see them.
-            responses_per_forward: how many distinct responses, or beginnings of them, are generated together; bounds memory.
-            kv_cache_tokens: of how many tokens, of prompts behind their common prefix and of responses, keys and values are
-                held during generation; bounds memory. A token of SmolLM2-135M takes 23 kB in bf16.
+            responses_per_forward: how many distinct responses, or beginnings of them, are generated together;
+                bounds memory.
+            kv_cache_tokens: of how many tokens, of prompts behind their common prefix and of responses, keys
+                and values are held during generation; bounds memory. A token of SmolLM2-135M takes 23 kB in
+                bf16.
             row_length: tokens of a packed row. Longer rows share more and attend more; results are the same.
-            share_prefixes: compute the common beginnings of prompts once. Off, every sequence is run whole: for comparison.
+            share_prefixes: compute the common beginnings of prompts once. Off, every sequence is run whole:
+                for comparison.
         """
         super().__init__(row_length, share_prefixes)
         if isinstance(stop, str) or not all(stop):
@@ -61,7 +66,9 @@ class TextPolicy(LLMPolicy):
             if count < 1:
                 raise ConfigError(f"{name} is {count}; it must be 1 or more.")
         if temperature <= 0:
-            raise ConfigError(f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own.")
+            raise ConfigError(
+                f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own."
+            )
         self.max_text_tokens = max_new_tokens
         self.sampling = SamplingParams(temperature, top_k, top_p)
         try:
@@ -95,7 +102,9 @@ class TextPolicy(LLMPolicy):
             keep = keep_kv_cache or self.scores_candidates  # these are scored behind the text
             output = self._generate([prompt.token_ids for prompt in chunk_prompts], generator, keep=keep)
             texts = [Response(*text, self._words(text)) for text in output.responses]
-            responses.update(zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True))
+            responses.update(
+                zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True)
+            )
             values.update(zip(chunk, self.llm.values(output.prompt_states).cpu(), strict=True))
             kv_caches += [output.kv_cache] if keep_kv_cache else []
         self.llm.store_kv(kv_caches)
@@ -122,8 +131,8 @@ class TextPolicy(LLMPolicy):
         """`evaluate_actions` of responses that all differ."""
 
     def _chunks(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Positions of the prompts that are answered together: at most `responses_per_forward` distinct ones, and as many as
-        `kv_cache_tokens` hold with their responses, behind the common prefix; or one."""
+        """Positions of the prompts that are answered together: at most `responses_per_forward` distinct ones,
+        and as many as `kv_cache_tokens` hold with their responses, behind the common prefix; or one."""
         positions: dict[Prompt, list[int]] = {}
         for position, prompt in enumerate(prompts):
             positions.setdefault(prompt, []).append(position)
@@ -138,8 +147,11 @@ class TextPolicy(LLMPolicy):
             chunk, distinct, tokens = chunk + same, distinct + 1, tokens + size
         yield chunk
 
-    def _generate(self, prompts: Sequence[TokenIds], generator: torch.Generator | None, *, keep: bool) -> GenerationOutput:
-        """A text for each prompt, where wanted with its keys and values; extends those that the model keeps."""
+    def _generate(
+        self, prompts: Sequence[TokenIds], generator: torch.Generator | None, *, keep: bool
+    ) -> GenerationOutput:
+        """A text for each prompt, where wanted with its keys and values; extends those that the model
+        keeps."""
         return generate(
             self.llm,
             prompts,
@@ -176,14 +188,16 @@ class TextPolicy(LLMPolicy):
 
 
 def stop_ids(llm: ValueHeadLLM) -> frozenset[int]:
-    """The tokens that end a response: the tokenizer's end of sequence, and those of the model's generation settings."""
+    """The tokens that end a response: the tokenizer's end of sequence, and those of the model's generation
+    settings."""
     ends = llm.causal_lm.generation_config.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
     return frozenset({*ends, llm.tokenizer.eos_token_id} - {None})
 
 
 def make_generator(llm: ValueHeadLLM, rng: np.random.Generator | None) -> torch.Generator | None:
-    """torch's generator for sampling, seeded from NumPy's: on a GPU the GPU's own, so that nothing waits for the CPU."""
+    """torch's generator for sampling, seeded from NumPy's: on a GPU the GPU's own, so that nothing waits for
+    the CPU."""
     if rng is None:
         return None
     device = "cuda" if llm.device.type == "cuda" else "cpu"

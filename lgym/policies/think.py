@@ -3,10 +3,10 @@
 pi(text, c | prompt) = product over the text's tokens of  softmax(logits / temperature)[token]
                        * pi(c | prompt, text, answer prefix)
 
-The answer prefix, such as a new line and "Answer: ", follows the text; nobody chose it, and it has no loss. A token that ends
-the turn ends the text: it is sampled and learned, and the answer prefix takes its place, since nobody answers behind the end
-of a turn. There the candidates have the distribution of `CandidatePolicy`. No action can be invalid, and both the text and
-the choice are trained.
+The answer prefix, such as a new line and "Answer: ", follows the text; nobody chose it, and it has no loss. A
+token that ends the turn ends the text: it is sampled and learned, and the answer prefix takes its place,
+since nobody answers behind the end of a turn. There the candidates have the distribution of
+`CandidatePolicy`. No action can be invalid, and both the text and the choice are trained.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class ThinkPolicy(TextPolicy):
         """
         super().__init__(max_new_tokens=max_reasoning_tokens, **kwargs)
         if not answer_prefix:
-            raise ConfigError("answer_prefix is empty; it must have some text, such as a new line, for the choice to follow.")
+            raise ConfigError(
+                "answer_prefix is empty; it must have some text, such as a new line, for the choice to follow."
+            )
         self.choice = Choice(length_normalization, choice_temperature, constrained_decoding)
         self.answer_prefix = answer_prefix
 
@@ -99,7 +101,9 @@ class ThinkPolicy(TextPolicy):
     def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
         """The text's tokens, and the choice at its candidate's first token."""
         prompts = [batch.prompts[row] for row in batch.prompt_index.tolist()]
-        choice_positions = [int(mask.nonzero().max()) for mask in batch.action_mask]  # the last decision is the choice
+        choice_positions = [
+            int(mask.nonzero().max()) for mask in batch.action_mask
+        ]  # the last decision is the choice
         prefix = self.prefix_ids
         reasonings = [
             response[: position - len(prefix)]
@@ -108,7 +112,9 @@ class ThinkPolicy(TextPolicy):
         bodies = [p.token_ids + self._kept_ids(r) + prefix for p, r in zip(prompts, reasonings, strict=True)]
         ends = self.choice.sequences(prompts)
         sequences = [body + end for body, of_prompt in zip(bodies, ends, strict=True) for end in of_prompt]
-        lengths = [len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt]
+        lengths = [
+            len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt
+        ]
         states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
         rows = iter(index)
         positions = [
@@ -138,17 +144,21 @@ class ThinkPolicy(TextPolicy):
         )
 
     def _positions_before(self, rows: Sequence[int], reasoning: TokenIds) -> list[int]:
-        """The rows of hidden states before each token of a response, from those behind each token that stays: a token that
-        ended the reasoning and the first of the answer prefix come behind the same one."""
+        """The rows of hidden states before each token of a response, from those behind each token that stays:
+        a token that ended the reasoning and the first of the answer prefix come behind the same one."""
         end = len(self._kept_ids(reasoning))
         return [*rows[: end + 1], *rows[end if end < len(reasoning) else end + 1 :]]
 
     def _candidate_logprobs(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
         """[S, C] log-probabilities of each prompt's candidates behind the text of that number, on the CPU."""
         size = self.responses_per_forward
-        chunks = [self._score(answered[start : start + size], output) for start in range(0, len(answered), size)]
+        chunks = [
+            self._score(answered[start : start + size], output) for start in range(0, len(answered), size)
+        ]
         width = max(chunk.shape[1] for chunk in chunks)
-        return torch.cat([nn.functional.pad(chunk, (0, width - chunk.shape[1]), value=-torch.inf) for chunk in chunks])
+        return torch.cat(
+            [nn.functional.pad(chunk, (0, width - chunk.shape[1]), value=-torch.inf) for chunk in chunks]
+        )
 
     def _score(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
         """`_candidate_logprobs` in one pass."""
@@ -156,8 +166,13 @@ class ThinkPolicy(TextPolicy):
         texts = [output.responses[row].token_ids for row in rows]
         ends = self.choice.sequences(prompts)
         if output.kv_cache is None:
-            bodies = [p.token_ids + self._kept_ids(text) + self.prefix_ids for p, text in zip(prompts, texts, strict=True)]
-            sequences = [body + end for body, of_prompt in zip(bodies, ends, strict=True) for end in of_prompt]
+            bodies = [
+                p.token_ids + self._kept_ids(text) + self.prefix_ids
+                for p, text in zip(prompts, texts, strict=True)
+            ]
+            sequences = [
+                body + end for body, of_prompt in zip(bodies, ends, strict=True) for end in of_prompt
+            ]
             lengths = [len(body) for body, of_prompt in zip(bodies, ends, strict=True) for _ in of_prompt]
             states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
             of_ends = iter(index)
@@ -184,10 +199,14 @@ class ThinkPolicy(TextPolicy):
 
 
 def _extended(
-    llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tails: Sequence[TokenIds], ends: Sequence[Sequence[TokenIds]]
+    llm: ValueHeadLLM,
+    kv_cache: KVCache,
+    rows: Sequence[int],
+    tails: Sequence[TokenIds],
+    ends: Sequence[Sequence[TokenIds]],
 ) -> tuple[Tensor, list[list[list[int]]]]:
-    """Hidden states [K, H] of these rows of the cache extended by their tails and by each of their ends, and for each row and
-    end the rows of them from the tail's last token on."""
+    """Hidden states [K, H] of these rows of the cache extended by their tails and by each of their ends, and
+    for each row and end the rows of them from the tail's last token on."""
     room = max(map(len, tails)) + max(len(build_token_trie(of_row)) for of_row in ends)
     selected = kv_cache.select(rows, room)
     states = selected.extend(llm, range(len(tails)), tails)

@@ -1,4 +1,5 @@
-"""What every algorithm computes with every policy is what it computed when the golden values were recorded."""
+"""What every algorithm computes with every policy is what it computed when the golden values were
+recorded."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from lgym.types import ConfigError
 
 
 class SFTSampler:
-    """Samples demonstrated turns, each as likely as the others, whether from a source or from the best episodes."""
+    """Samples demonstrated turns, each as likely as the others, whether from a source or from the best
+    episodes."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class SFTSampler:
         Args:
             agent: whose words they are.
             builder: makes prompts of observations.
-            demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled, and the number of
-                the candidate that it names, or -1.
+            demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled,
+                and the number of the candidate that it names, or -1.
             demonstrations: turns that are always there.
             self_imitation: whose episodes come and go.
             size: turns drawn for one minibatch.
@@ -55,8 +56,12 @@ class SFTSampler:
     def add_rollout(self, rollout: Rollout) -> None:
         """Keep the best episodes of a rollout of whole episodes, whichever process played them."""
         if self._self_imitation is not None:
-            self._self_imitation.add(episode for part in distributed.all_gather_object(_episodes(rollout)) for episode in part)
-            self._turns = self._demonstrations + [self._turn(demonstration) for demonstration in self._self_imitation.turns()]
+            self._self_imitation.add(
+                episode for part in distributed.all_gather_object(_episodes(rollout)) for episode in part
+            )
+            self._turns = self._demonstrations + [
+                self._turn(demonstration) for demonstration in self._self_imitation.turns()
+            ]
 
     @property
     def has_demonstrations(self) -> bool:
@@ -83,7 +88,9 @@ class SFTSampler:
             candidates = demonstration.candidates or tuple(self._agent.actions)
             choice = self._choice(demonstration, candidates)
         prompt = self._builder.prompt(demonstration.observation_text, candidates)
-        return prompt, self._demonstrated(prompt, demonstration.response_text, demonstration.response_ids, choice)
+        return prompt, self._demonstrated(
+            prompt, demonstration.response_text, demonstration.response_ids, choice
+        )
 
     def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:
         """The candidate that is the response, or else its action."""
@@ -109,7 +116,10 @@ def load_demonstrations(
 def _episodes(rollout: Rollout) -> list[FinishedEpisode]:
     """The episodes of a rollout of whole ones, as they are kept."""
     episodes: dict[int, tuple[list[float], int, list[Demonstration]]] = {}
-    columns = (column[rollout.mask].tolist() for column in (rollout.episode_ids, rollout.reset_seeds, rollout.rewards))
+    columns = (
+        column[rollout.mask].tolist()
+        for column in (rollout.episode_ids, rollout.reset_seeds, rollout.rewards)
+    )
     for number, seed, reward, prompt, response in zip(
         *columns, rollout.turn_prompts(), rollout.turn_responses(), strict=True
     ):

@@ -29,7 +29,8 @@ class EpisodePrompts:
         Args:
             agent: its words.
             builder: renders and encodes them.
-            scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers in free text.
+            scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers
+                in free text.
             history: how many earlier turns of the episode a prompt shows.
             memory: adds memories to the observations; `None` adds nothing.
         """
@@ -53,7 +54,8 @@ class EpisodePrompts:
         return self._conversation.prompt(self._memory.read(self.observation_text), candidates)
 
     def repeat(self) -> Prompt:
-        """The prompt of the same observation once more, which a response without an action leaves unanswered."""
+        """The prompt of the same observation once more, which a response without an action leaves
+        unanswered."""
         return self._conversation.prompt(self._memory.read(self.observation_text), ())
 
     def respond(self, response: Response) -> None:
@@ -66,7 +68,8 @@ class EpisodePrompts:
 
     @property
     def turns(self) -> list[RememberedTurn]:
-        """The turns of the episode so far, if there are memories; another list than that of the next episode."""
+        """The turns of the episode so far, if there are memories; another list than that of the next
+        episode."""
         return self._memory.turns
 
     def state_dict(self) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class ActionReader:
         self._unread = 0  # responses in a row without an action
 
     def read(self, response: Response, random_action: Callable[[], Any]) -> Penalty | None:
-        """Set `action` and `parsed` from a response; a penalty where the agent's fallback keeps it from the environment."""
+        """Set `action` and `parsed` from a response; a penalty where the agent's fallback keeps it from the
+        environment."""
         agent = self._agent
         if response.choice >= 0:
             self.action = action_of(agent, str(response.action_text))
@@ -41,7 +42,9 @@ class ActionReader:
         self._unread = 0 if parsed.ok else self._unread + 1
         if parsed.ok:
             self.action = parsed.action
-        elif agent.fallback == "penalize":  # out of patience is over: what would come is no value to bootstrap on
+        elif (
+            agent.fallback == "penalize"
+        ):  # out of patience is over: what would come is no value to bootstrap on
             return Penalty(agent.penalty, self._unread >= agent.patience)
         elif agent.fallback == "end_episode":
             return Penalty(agent.penalty, True)

@@ -23,14 +23,15 @@ Progress = Callable[[int, int], None]
 """Called with the episodes (or turns) that have been played, and their total."""
 
 Remember = Callable[[list[list[RememberedTurn]]], None]
-"""Called at the end of a rollout with the turns of every episode that ended in it, in the order of their numbers."""
+"""Called at the end of a rollout with the turns of every episode that ended in it, in the order of their
+numbers."""
 
 
 class Collector:
     """Keeps the environments of one stage and counts their episodes.
 
-    Episode k of a collector is reset with seed `first_seed + k // group_size`, whichever runner plays it. Environments in
-    workers play at the same time: all are sent what they have to do before any is waited for.
+    Episode k of a collector is reset with seed `first_seed + k // group_size`, whichever runner plays it.
+    Environments in workers play at the same time: all are sent what they have to do before any is waited for.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class Collector:
             kept_transcripts: of how many episodes a rollout to keep the text.
             group_size: how many episodes in a row start from the same seed.
             remember: what keeps a rollout's episodes in mind; `None` forgets them.
-            dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many without signal.
+            dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many
+                without signal.
             prefetched: prompts that the policy computes ahead in one batch.
         """
         self._group_size = group_size
@@ -84,7 +86,8 @@ class Collector:
             policy: its weights stay the same while this plays.
             rng: what actions are sampled with; `None` plays greedily.
             episodes: episodes to start and to finish.
-            turns: turns to play over all environments, a multiple of their number; episodes go on in the next rollout.
+            turns: turns to play over all environments, a multiple of their number; episodes go on in the next
+                rollout.
             progress: called after every step of the environments.
         """
         start = time.perf_counter()
@@ -93,7 +96,9 @@ class Collector:
         table = PromptTable(policy, keep_kv_cache=any(runner.history != 0 for runner in self._runners))
         recorder = Recorder(table, len(self._runners), start)
         self._last_episode = None if episodes is None else self._episodes_started + episodes
-        self._dynamic_sampling = DynamicSampling(self._group_size, 0 if episodes is None else self._dynamic_sampling_groups)
+        self._dynamic_sampling = DynamicSampling(
+            self._group_size, 0 if episodes is None else self._dynamic_sampling_groups
+        )
         self.transcripts = []
         self._open_transcripts = {}
         self._ended = {}
@@ -177,8 +182,11 @@ class Collector:
                     self._drop(runner, recorder, lost)
 
     def _drop(self, runner: EnvRunner, recorder: Recorder, lost: WorkerLostError) -> None:
-        """Drop the episode of a runner and start it anew: so every rollout has its episodes, and a group all of its."""
-        warnings.warn(f"{lost} Episode {runner.number} is dropped and begun anew in another worker.", stacklevel=2)
+        """Drop the episode of a runner and start it anew: so every rollout has its episodes, and a group all
+        of its."""
+        warnings.warn(
+            f"{lost} Episode {runner.number} is dropped and begun anew in another worker.", stacklevel=2
+        )
         self.counts.turns -= recorder.drop(runner.number)
         self.counts.dropped += 1
         if (transcript := self._open_transcripts.get(runner.number)) is not None:

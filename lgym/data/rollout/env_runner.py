@@ -25,8 +25,8 @@ LOSSES = 3
 
 
 class EnvRunner:
-    """Plays one episode after another in one environment. Every episode starts from a reset seed of its own, so seed and
-    responses are all that has to be kept to play it again."""
+    """Plays one episode after another in one environment. Every episode starts from a reset seed of its own,
+    so seed and responses are all that has to be kept to play it again."""
 
     def __init__(self, env: gymnasium.Env | WorkerEnv, prompts: EpisodePrompts) -> None:
         """
@@ -93,17 +93,20 @@ class EnvRunner:
         self._losses += 1
         if self._losses == LOSSES:
             raise BrokenEnvironmentError(
-                f"{lost} That was {self._position()}, which has now lost {LOSSES} workers, one after the other. Play it "
-                "without workers to see why (data.subprocess_envs: false), or give it more memory or a longer data.env_timeout."
+                f"{lost} That was {self._position()}, which has now lost {LOSSES} workers, one after the "
+                "other. Play it without workers to see why (data.subprocess_envs: false), or give it more "
+                "memory or a longer data.env_timeout."
             ) from lost
         assert isinstance(self._env, WorkerEnv)
         self._env.restart()
         self._begin(self.seed, self.number)
 
     def step(self, response: Response) -> tuple[float, bool, bool]:
-        """Give the environment the action of a response, or the agent's fallback: reward, terminated, truncated.
+        """Give the environment the action of a response, or the agent's fallback: reward, terminated,
+        truncated.
 
-        Afterwards `prompt` is about the observation that the action led to, also when the episode was truncated there.
+        Afterwards `prompt` is about the observation that the action led to, also when the episode was
+        truncated there.
         """
         self.send(response)
         return self.receive()
@@ -155,8 +158,8 @@ class EnvRunner:
         self._prompts.remember(str(self.responses[-1].action_text), float(reward))
 
     def _random_action(self) -> Any:
-        """An action sampled from the environment's space by the episode's seed and the turn: many environments of a class
-        share one space, and an episode that is played again must sample the same."""
+        """An action sampled from the environment's space by the episode's seed and the turn: many
+        environments of a class share one space, and an episode that is played again must sample the same."""
         seed = np.random.SeedSequence([self.seed, len(self.responses)]).generate_state(1)[0]
         try:
             self._env.send("action_space.seed", int(seed))
@@ -171,12 +174,16 @@ class EnvRunner:
             return self._env.receive()
         except EnvironmentRaisedError as error:
             raise BrokenEnvironmentError(
-                f"{self._env.name} raised {error.said}\nThat was {self._position()}. The fault is the environment's, or the "
-                "agent's if that is no action for it."
+                f"{self._env.name} raised {error.said}\nThat was {self._position()}. The fault is the "
+                "environment's, or the agent's if that is no action for it."
             ) from error
 
     def _position(self) -> str:
-        turn = f"in turn {len(self.responses)}, action {self._reader.action!r}," if self.responses else "at the start"
+        turn = (
+            f"in turn {len(self.responses)}, action {self._reader.action!r},"
+            if self.responses
+            else "at the start"
+        )
         return f"{turn} of the episode with reset seed {self.seed}"
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -193,7 +200,8 @@ class EnvRunner:
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Play the recorded responses again from the recorded seed; from the first once more, if that loses a process.
+        """Play the recorded responses again from the recorded seed; from the first once more, if that loses a
+        process.
 
         Raises:
             BrokenEnvironmentError: if it loses too many.
@@ -213,8 +221,9 @@ class EnvRunner:
             raise ConfigError(
                 f"The environment {self._env.name} does not come back to where it stood when reset with seed "
                 f"{state['seed']} and played the same {len(state['responses'])} answers: it was at "
-                f"{state['observation_text']!r}. It does not honor its seed, so a run that stops in mid-episode cannot "
-                "be resumed exactly. Set data.episodes_per_rollout instead of data.turns_per_rollout."
+                f"{state['observation_text']!r}. It does not honor its seed, so a run that stops in "
+                "mid-episode cannot be resumed exactly. Set data.episodes_per_rollout instead of "
+                "data.turns_per_rollout."
             )
 
     def _replay(self, state: dict[str, Any]) -> None:
@@ -223,7 +232,9 @@ class EnvRunner:
         for history_ids, finished, text, choice, action_text in state["responses"]:
             if not self.live:
                 break
-            self.step(Response(tuple(history_ids), (), finished, text, choice=choice, action_text=action_text))
+            self.step(
+                Response(tuple(history_ids), (), finished, text, choice=choice, action_text=action_text)
+            )
 
     def close(self) -> None:
         self._env.close()

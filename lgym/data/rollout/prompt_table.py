@@ -23,7 +23,9 @@ class PromptTable:
         self._policy = policy
         self._keep_kv_cache = keep_kv_cache
         self._index: dict[Prompt, int] = {}
-        self._responses: dict[int, int] = {}  # numbers by identity: policies give one object for equal choices
+        self._responses: dict[
+            int, int
+        ] = {}  # numbers by identity: policies give one object for equal choices
         self._new: list[Prompt] = []
         self.prompts: list[Prompt] = []
         self.responses: list[Response] = []
@@ -41,14 +43,17 @@ class PromptTable:
     def act(self, prompt_index: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         """The numbers of the responses to n numbered prompts: sampled, or without `rng` the likeliest."""
         prompts = [self.prompts[number] for number in prompt_index.tolist()]
-        responses, values = self._policy.act(prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=self._new)
+        responses, values = self._policy.act(
+            prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=self._new
+        )
         self._extend_values()
         self.values[prompt_index] = values.float().numpy()
         self._new = []
         return np.array([self._number(response) for response in responses])
 
     def complete(self) -> None:
-        """Compute the values of the prompts that were not acted on, which bootstrap; without a critic they stay NaN."""
+        """Compute the values of the prompts that were not acted on, which bootstrap; without a critic they
+        stay NaN."""
         self._extend_values()
         missing = np.isnan(self.values).nonzero()[0]
         if len(missing) and self._policy.has_critic:
@@ -58,7 +63,7 @@ class PromptTable:
         """A turn as a person reads it."""
         prompt, response = self.prompts[prompt_number], self.responses[response_number]
         value = self.values[prompt_number]
-        probabilities = np.exp(np.float32(response.candidate_logprobs)).tolist()
+        probabilities = np.exp(np.array(response.candidate_logprobs, dtype=np.float32)).tolist()
         return Turn(
             observation_text=prompt.observation_text,
             response_text=response.text,

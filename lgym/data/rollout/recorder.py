@@ -101,7 +101,9 @@ class Recorder:
         terminated = laid_out(turns["terminated"], idle=True)
         truncated = laid_out(turns["truncated"] & ~turns["terminated"])
         cut = np.zeros_like(mask)
-        cut[:, -1] = mask[:, -1] & ~terminated[:, -1] & ~truncated[:, -1]  # the rollout ends here, the episode does not
+        cut[:, -1] = (
+            mask[:, -1] & ~terminated[:, -1] & ~truncated[:, -1]
+        )  # the rollout ends here, the episode does not
         columns = {
             "prompt_index": laid_out(turns["prompt"]),
             "response_index": laid_out(turns["response"]),
@@ -113,7 +115,9 @@ class Recorder:
             "parsed": laid_out(turns["parsed"], idle=True),
             "episode_ids": laid_out(turns["episode"]),
             "reset_seeds": laid_out(turns["seed"]),
-            "next_values": laid_out(np.where(next_prompt >= 0, self.table.values[next_prompt], np.float32(0.0))),
+            "next_values": laid_out(
+                np.where(next_prompt >= 0, self.table.values[next_prompt], np.float32(0.0))
+            ),
         }
         fields: dict[str, Any] = {name: torch.from_numpy(column) for name, column in columns.items()}
         return Rollout(
