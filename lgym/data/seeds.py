@@ -49,4 +49,8 @@ def first_reset_seed(seed: int, stage: str, rank: int = 0, size: int = 1) -> int
     """
     start, width = STAGES[stage]
     width //= size
-    return start + width * rank + int(np.random.default_rng(stream(seed, stage, "resets", rank)).integers(width // 2))
+    return (
+        start
+        + width * rank
+        + int(np.random.default_rng(stream(seed, stage, "resets", rank)).integers(width // 2))
+    )

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     """Have the agent parse an empty response, and check its fallback. Raises `ValueError`."""
     name = type(agent).__name__
-    own_parse = type(agent).parse is not TextAgent.parse  # of `lgym.Agent`, whose extract_action may return anything
+    own_parse = (
+        type(agent).parse is not TextAgent.parse
+    )  # of `lgym.Agent`, whose extract_action may return anything
     parsed = agent.parse("") if own_parse else agent.extract_action("")
     if not isinstance(parsed, ParsedAction):
-        raise ValueError(f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction.")
+        raise ValueError(
+            f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction."
+        )
     env.close()
     if agent.fallback == "default" and not env.action_space.contains(agent.default_action):
         raise ValueError(

@@ -89,7 +89,9 @@ class Agent(TextAgent):
             from lgym.loop.learner import build_learner
 
             said = generate_config_dict or {}, ppo_config_dict or {}
-            self._learner = build_learner(model, tokenizer, device, *said, lora=lora, history=history, seed=seed)
+            self._learner = build_learner(
+                model, tokenizer, device, *said, lora=lora, history=history, seed=seed
+            )
             self.model, self.tokenizer = self._learner.llm.model, self._learner.llm.tokenizer
             self.device = self._learner.llm.device
         elif generate_config_dict is not None or ppo_config_dict is not None:
@@ -108,7 +110,9 @@ class Agent(TextAgent):
 
     def parse(self, text: str) -> ParsedAction:
         """What `extract_action` says of a reply, as data; after JSON and `pattern` where the agent has set them."""
-        return read_action(text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern)
+        return read_action(
+            text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern
+        )
 
     def _extracted(self, text: str) -> ParsedAction:
         try:
@@ -117,7 +121,9 @@ class Agent(TextAgent):
             reason = f"extract_action raised {type(error).__name__}: {error}"
             if not isinstance(error, ValueError) and not self._warned:
                 self._warned = True  # may be a mistake in its code as well
-                warnings.warn(f"{type(self).__name__}.{reason}, for {text!r}. Counted as unread.", stacklevel=2)
+                warnings.warn(
+                    f"{type(self).__name__}.{reason}, for {text!r}. Counted as unread.", stacklevel=2
+                )
             return ParsedAction.failure(reason)
         if action is None:
             return ParsedAction.failure(f"extract_action found nothing in {text!r}")
@@ -172,9 +178,13 @@ class Agent(TextAgent):
         shown = [Demonstration(self.format_observation(observation), reply) for observation, reply in turns]
         unread = next((one.response_text for one in shown if not self.parse(one.response_text).ok), None)
         if not shown or epochs < 1:
-            raise ValueError(f"There are {len(shown)} turns to imitate, in {epochs} epochs: give at least one of each.")
+            raise ValueError(
+                f"There are {len(shown)} turns to imitate, in {epochs} epochs: give at least one of each."
+            )
         if unread is not None:
-            raise ValueError(f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be imitated.")
+            raise ValueError(
+                f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be imitated."
+            )
         return self._trained.imitate(self, shown, epochs)
 
     @property

@@ -73,7 +73,9 @@ class EpisodicMemory:
             if not 0 <= fraction <= 1:
                 raise ValueError(f"The episodic memory's {name} is {fraction}; it must lie between 0 and 1.")
         if half_life is not None and half_life <= 0:
-            raise ValueError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
+            raise ValueError(
+                f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null."
+            )
         self.unit = unit
         self.top_k = top_k
         self.capacity = capacity
@@ -114,7 +116,11 @@ class EpisodicMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """All memories, the oldest first; plain numbers and texts."""
-        return {"unit": self.unit, "rollouts": self._rollouts, "entries": list(map(astuple, self._entries.values()))}
+        return {
+            "unit": self.unit,
+            "rollouts": self._rollouts,
+            "entries": list(map(astuple, self._entries.values())),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` wrote. Raises `ValueError` for memories of another unit."""
@@ -128,7 +134,9 @@ class EpisodicMemory:
         self._entries = {(entry.observation_text, entry.content): entry for entry in entries}
         self._update_index()
 
-    def _new_entries(self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize) -> list[_Entry]:
+    def _new_entries(
+        self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize
+    ) -> list[_Entry]:
         """The memories of a rollout, each once, in the order in which they happened last."""
         merged: dict[tuple[str, str], tuple[Sequence[RememberedTurn], list[float]]] = {}
         for turns, value in self._units(episodes):
@@ -140,10 +148,14 @@ class EpisodicMemory:
             text = summarize(turns)
             if len(text) > self.max_characters:
                 text = text[: self.max_characters - 1] + "…"
-            entries.append(_Entry(observation_text, content, text, fmean(returns), len(returns), self._rollouts))
+            entries.append(
+                _Entry(observation_text, content, text, fmean(returns), len(returns), self._rollouts)
+            )
         return entries
 
-    def _units(self, episodes: Iterable[Sequence[RememberedTurn]]) -> Iterator[tuple[Sequence[RememberedTurn], float]]:
+    def _units(
+        self, episodes: Iterable[Sequence[RememberedTurn]]
+    ) -> Iterator[tuple[Sequence[RememberedTurn], float]]:
         """The units of memory with their returns."""
         for turns in episodes:
             returns_to_go = list(accumulate(turn.reward for turn in reversed(turns)))[::-1]
@@ -155,13 +167,17 @@ class EpisodicMemory:
     def _update_index(self) -> None:
         weights = self._weights()
         excess = max(0, len(self._entries) - self.capacity)
-        for key in sorted(weights, key=lambda key: weights[key])[:excess]:  # sorting leaves equals the oldest first
+        for key in sorted(weights, key=lambda key: weights[key])[
+            :excess
+        ]:  # sorting leaves equals the oldest first
             del self._entries[key]
         weights = self._weights()
         self._retrieved = {}
         self._by_observation = {}
         for position, (key, entry) in enumerate(self._entries.items()):
-            self._by_observation.setdefault(entry.observation_text, []).append((position, weights[key], entry))
+            self._by_observation.setdefault(entry.observation_text, []).append(
+                (position, weights[key], entry)
+            )
 
     def _weights(self) -> dict[tuple[str, str], float]:
         """The score of each memory at similarity 1."""

@@ -60,7 +60,9 @@ class JsonlDemonstrations:
     - an episode as `lgym predict` writes it, {"turns": [...]}, without the turns whose answer names no action.
     """
 
-    def __init__(self, path: str, observation_key: str | None = None, response_key: str | None = None) -> None:
+    def __init__(
+        self, path: str, observation_key: str | None = None, response_key: str | None = None
+    ) -> None:
         """
         Args:
             path: the file, UTF-8.
@@ -107,7 +109,9 @@ class JsonlDemonstrations:
                 observation = agent.format_observation(observation)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 name = type(agent).__name__
-                raise ValueError(f"{name}.format_observation cannot read {observation!r} ({error}); give text") from error
+                raise ValueError(
+                    f"{name}.format_observation cannot read {observation!r} ({error}); give text"
+                ) from error
         return observation, _response_text(agent, response, agent.actions)
 
 
@@ -134,7 +138,9 @@ class ExpertDemonstrations:
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is kept."""
         env = make_env()
-        seeds = tqdm(range(self.seed, self.seed + self.episodes), "expert episodes", leave=False, file=sys.stderr)
+        seeds = tqdm(
+            range(self.seed, self.seed + self.episodes), "expert episodes", leave=False, file=sys.stderr
+        )
         try:
             episodes = [self._play(env, agent, seed) for seed in seeds]
         finally:
@@ -159,7 +165,9 @@ class ExpertDemonstrations:
                 turns.append(_checked(agent, agent.format_observation(observation), response, candidates))
             except ValueError as error:
                 name = type(self.policy).__name__
-                raise ValueError(f"{name} answered {answer!r} to the observation {observation!r}: {error}") from error
+                raise ValueError(
+                    f"{name} answered {answer!r} to the observation {observation!r}: {error}"
+                ) from error
             observation, reward, terminated, truncated, info = env.step(agent.parse(response).action)
             episode_return += float(reward)
             done = terminated or truncated
@@ -176,7 +184,9 @@ def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str],
         if name in record:
             return record[name]
     looked_for = f"one of {', '.join(well_known)}" if key is None else repr(key)
-    raise ValueError(f"there is no {part}: no {looked_for} among its keys {sorted(record)}; set {part}_key to one of them")
+    raise ValueError(
+        f"there is no {part}: no {looked_for} among its keys {sorted(record)}; set {part}_key to one of them"
+    )
 
 
 def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
@@ -188,7 +198,9 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
         if role not in ("user", "assistant"):
             continue
         if not isinstance(content, str):
-            raise ValueError(f"a message of the {role} has the content {content!r}; only text can be learned from")
+            raise ValueError(
+                f"a message of the {role} has the content {content!r}; only text can be learned from"
+            )
         if role == "user":
             question = content
         elif question is None:
@@ -205,11 +217,17 @@ def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> 
         if np.array_equal(agent.parse(candidate).action, answer):
             return candidate
     offered = ", ".join(map(repr, candidates)) or "no candidates"
-    raise ValueError(f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})")
+    raise ValueError(
+        f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})"
+    )
 
 
-def _checked(agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()) -> Demonstration:
+def _checked(
+    agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()
+) -> Demonstration:
     parsed = agent.parse(response)
     if not parsed.ok:
-        raise ValueError(f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}")
+        raise ValueError(
+            f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}"
+        )
     return Demonstration(observation, response, candidates)

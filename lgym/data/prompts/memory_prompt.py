@@ -59,7 +59,11 @@ class MemoryPrompt:
             return observation_text
         restored = self._restored.popleft() or observation_text if self._restored else None
         if restored is None:
-            recent = "" if self._working is None else self._working.recent(self.turns, partial(summary, self._agent))
+            recent = (
+                ""
+                if self._working is None
+                else self._working.recent(self.turns, partial(summary, self._agent))
+            )
             key = _remembered(observation_text)
             similar = () if self._episodic is None else self._episodic.similar(self.turns, key)
             restored = self._render(observation_text, recent, similar)
@@ -70,7 +74,9 @@ class MemoryPrompt:
         """The texts read in this episode, as far as its prompts still show them: memories may since have changed."""
         if not self._shown:
             return {}
-        return {"shown": [None] * (len(self._shown) - 1) + self._shown[-1:] if history == 0 else list(self._shown)}
+        return {
+            "shown": [None] * (len(self._shown) - 1) + self._shown[-1:] if history == 0 else list(self._shown)
+        }
 
     def bring_back(self, shown: Iterable[str | None]) -> None:
         """Have the episode's observations read as `state_dict` wrote them."""

@@ -31,7 +31,11 @@ class ContextBuilder:
     """
 
     def __init__(
-        self, tokenizer: Any, system_prompt: str, context_length: int, max_observation_tokens: int | None = None
+        self,
+        tokenizer: Any,
+        system_prompt: str,
+        context_length: int,
+        max_observation_tokens: int | None = None,
     ) -> None:
         """
         Args:
@@ -73,7 +77,12 @@ class ContextBuilder:
         return self._add(key, prompt_ids, text, shortened=text != full_text)
 
     def with_prompt(
-        self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str], *, shortened: bool
+        self,
+        prompt_ids: tuple[int, ...],
+        observation_text: str,
+        candidates: Sequence[str],
+        *,
+        shortened: bool,
     ) -> Context:
         """The context of a prompt that is longer than its observation.
 
@@ -108,8 +117,12 @@ class ContextBuilder:
         """The prompt as text with marks (`PlainText`): earlier observations and replies, and the current observation."""
         messages = self._messages(turns, observation_text)
         text = self._apply_template(messages)
-        if any(self._plain.touches(message["content"]) for message in messages):  # the template may complete a token
-            marked = self._apply_template([{**message, "content": _marked(message["content"])} for message in messages])
+        if any(
+            self._plain.touches(message["content"]) for message in messages
+        ):  # the template may complete a token
+            marked = self._apply_template(
+                [{**message, "content": _marked(message["content"])} for message in messages]
+            )
             if self._plain.named_in(marked) != self._plain.named_in(text):
                 return marked
         return text
@@ -140,7 +153,12 @@ class ContextBuilder:
         return token_id in self._tokenizer.all_special_ids
 
     def _add(
-        self, key: tuple[Any, tuple[str, ...]], prompt_ids: tuple[int, ...], observation_text: str, *, shortened: bool
+        self,
+        key: tuple[Any, tuple[str, ...]],
+        prompt_ids: tuple[int, ...],
+        observation_text: str,
+        *,
+        shortened: bool,
     ) -> Context:
         context = Context(
             prompt_ids=prompt_ids,
