@@ -14,11 +14,9 @@ from lgym.agents.base import TextAgent
 from lgym.agents.grid import offset_text, sides_text
 from lgym.envs.taxi import reference_returns
 
-STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))
-"""Row and column of the red, green, yellow and blue stand."""
+STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))  # row and column of the red, green, yellow and blue stand
 
-IN_TAXI = 4
-"""The passenger's location when aboard."""
+IN_TAXI = 4  # the passenger's location when aboard
 
 
 class TaxiAgent(TextAgent):

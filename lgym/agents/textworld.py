@@ -10,11 +10,9 @@ from lgym.agents.base import TextAgent
 from lgym.envs.textworld import parts
 from lgym.types import ParsedAction
 
-IDLE = ("look", "inventory", "examine ")
-"""The beginnings of commands that only tell what is shown anyway."""
+IDLE = ("look", "inventory", "examine ")  # the beginnings of commands that only tell what is shown anyway
 
-MAX_WORDS = 12
-"""The words of a free text that is still taken for a command."""
+MAX_WORDS = 12  # the words of a free text that is still taken for a command
 
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _GREETINGS = ("Hey, thanks", "Here is your task")

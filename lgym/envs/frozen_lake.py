@@ -11,11 +11,9 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 
 from lgym.envs.tabular import optimal_value, tables, uniform_value
 
-STEPS = 100
-"""The time limit that the 4x4 lake is registered with."""
+STEPS = 100  # the time limit that the 4x4 lake is registered with
 
-REFERENCE_MAPS = 200
-"""The number of first maps over which the reference returns of random lakes are means."""
+REFERENCE_MAPS = 200  # the number of first maps over which the reference returns of random lakes are means
 
 
 class RandomFrozenLakeEnv(gymnasium.Env):

@@ -12,11 +12,9 @@ from gymnasium.utils import EzPickle
 
 from lgym.envs.textworld_games import Amount, GivenGames, made_games
 
-LONGEST = 10_000
-"""The maximum characters of an observation; a longer one is cut off."""
+LONGEST = 10_000  # the maximum characters of an observation; a longer one is cut off
 
-LONGEST_COMMAND = 198
-"""The characters that the games' interpreter reads."""
+LONGEST_COMMAND = 198  # the characters that the games' interpreter reads
 
 CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
 """The characters that the interpreter can print, and a new line."""

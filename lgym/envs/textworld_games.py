@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from lgym.cache import cache_folder
 
-Amount = int | Sequence[int]
-"""A number, or the lowest and the highest of which each game has its own."""
+Amount = int | Sequence[int]  # A number, or the lowest and the highest of which each game has its own
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,16 @@ class MadeGames:
 
 
 class GivenGames:
-    """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first played."""
+    """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first played.
+
+    Args:
+        files: paths, folders or patterns such as `games/*.z8`.
+
+    Raises:
+        ValueError: where there is no such file, or one is of another kind.
+    """
 
     def __init__(self, files: str | Sequence[str]) -> None:
-        """
-        Args:
-            files: paths, folders or patterns such as `games/*.z8`.
-
-        Raises:
-            ValueError: where there is no such file, or one is of another kind.
-        """
         names = [files] if isinstance(files, str) else files
         self._paths = list(dict.fromkeys(_compiled_beside(path) for name in names for path in _files(name)))
 
@@ -170,7 +169,6 @@ def _files(name: str) -> list[Path]:
 
 
 def _compiled_beside(path: Path) -> Path:
-    """A game's .z8 where there is one, else its .json; both are the same game."""
     if path.suffix not in (".z8", ".json"):
         raise ValueError(
             f"files: {str(path)!r} is no game that TextWorld still plays: give .z8 or .json. A .ulx game is compiled anew "

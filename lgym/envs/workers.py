@@ -79,15 +79,14 @@ class WorkerEnv:
     Gymnasium's `AsyncVectorEnv` of one environment keeps the process, so each can be replaced by itself. Its `call`
     passes observations, infos and actions as they are: packed into arrays and back, lists and texts would change. There
     is no autoreset.
+
+    Args:
+        make: makes the environment; called in the worker.
+        name: the environment's id.
+        timeout: seconds that a call may take, the first with the making of the environment.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], name: str, timeout: float) -> None:
-        """
-        Args:
-            make: makes the environment; called in the worker.
-            name: the environment's id.
-            timeout: seconds that a call may take, the first with the making of the environment.
-        """
         self.name = name
         self._make = cloudpickle.dumps(make)
         self._timeout = timeout
@@ -176,7 +175,6 @@ def _registered(spec: Any, make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
 
 
 class _Worker(gymnasium.Env):
-    """The environment of a worker process, made at the first call."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(
         1

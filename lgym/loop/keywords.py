@@ -49,8 +49,7 @@ LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
 }
 """Keywords of `PPOConfig` and of `TokenLoss`, and what `TokenLoss` calls them. `cliprange` is both its clips."""
 
-ESTIMATORS = {"kl": "k1", "mse": "k2"}
-"""trl's `kl_penalty`, where lgym has it."""
+ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 
 OFF = {
     "adap_kl_ctrl": "give init_kl_coef the weight that it is to keep",
@@ -197,7 +196,6 @@ def _named(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(config: str, given: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
-    """The keywords that are known and given; the others are warned about or refused."""
     named = _named(given)
     for name in [name for name in named if name not in known]:
         if name not in WITHOUT_MEANING:

@@ -54,15 +54,14 @@ class LoopLearner:
     """One conversation after the other by the policy of a `TextPPO`, with its loss and optimizer, without a trainer.
 
     The keys and values of what the model has read and written are kept until its weights change.
+
+    Args:
+        module: the algorithm, its policy bound to a model.
+        pace: the size of an update.
+        history: the number of earlier turns of an episode that the model is shown.
     """
 
     def __init__(self, module: TextPPO, pace: Pace, history: History) -> None:
-        """
-        Args:
-            module: the algorithm, its policy bound to a model.
-            pace: the size of an update.
-            history: the number of earlier turns of an episode that the model is shown.
-        """
         self.module = module
         self.pace = pace
         self.llm = module.policy.llm
@@ -201,7 +200,6 @@ class LoopLearner:
     def _step(
         self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]
     ) -> dict[str, list[float]]:
-        """One step of the optimizer. Returns the metrics of each minibatch, and the gradient's norm."""
         metrics: dict[str, list[float]] = defaultdict(list)
         self._optimizer.zero_grad(set_to_none=True)
         for minibatch in minibatches:

@@ -137,7 +137,6 @@ class EpisodicMemory:
     def _new_entries(
         self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize
     ) -> list[_Entry]:
-        """The memories of a rollout, each once, in the order in which they happened last."""
         merged: dict[tuple[str, str], tuple[Sequence[RememberedTurn], list[float]]] = {}
         for turns, value in self._units(episodes):
             key = (turns[0].observation_text, turns[0].answer if self.unit == "turn" else summarize(turns))
@@ -156,7 +155,6 @@ class EpisodicMemory:
     def _units(
         self, episodes: Iterable[Sequence[RememberedTurn]]
     ) -> Iterator[tuple[Sequence[RememberedTurn], float]]:
-        """The units of memory with their returns."""
         for turns in episodes:
             returns_to_go = list(accumulate(turn.reward for turn in reversed(turns)))[::-1]
             if self.unit == "episode":

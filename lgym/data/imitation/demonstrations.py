@@ -190,7 +190,6 @@ def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str],
 
 
 def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Each assistant message with the user message before it."""
     question: Any = None
     for message in messages:
         _require_object(message)
@@ -210,7 +209,6 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> str:
-    """The answer, if it is text; else the candidate that is this action."""
     if isinstance(answer, str):
         return answer
     for candidate in candidates:

@@ -15,17 +15,17 @@ REMEMBERED_CHARACTERS = 10_000
 
 
 class MemoryPrompt:
-    """The remembered turns of one episode after the other, and the text of each observation with its memories."""
+    """The remembered turns of one episode after the other, and the text of each observation with its memories.
+
+    Args:
+        agent: words the memories.
+        working: the memory of the current episode.
+        episodic: the memory of other episodes; only read here.
+    """
 
     def __init__(
         self, agent: TextAgent, working: WorkingMemory | None = None, episodic: EpisodicMemory | None = None
     ) -> None:
-        """
-        Args:
-            agent: words the memories.
-            working: the memory of the current episode.
-            episodic: the memory of other episodes; only read here.
-        """
         self._agent = agent
         self._working = working
         self._episodic = episodic

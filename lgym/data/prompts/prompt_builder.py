@@ -28,6 +28,12 @@ class ContextBuilder:
     Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and
     candidates spell is plain text (`PlainText`). An observation that is too long loses its middle
     (`lgym.plain_text.shortened`).
+
+    Args:
+        tokenizer: the model's.
+        system_prompt: the beginning of every prompt.
+        context_length: the longest prompt, with its longest candidate, in tokens.
+        max_observation_tokens: of one observation; `None` takes what the context leaves.
     """
 
     def __init__(
@@ -37,13 +43,6 @@ class ContextBuilder:
         context_length: int,
         max_observation_tokens: int | None = None,
     ) -> None:
-        """
-        Args:
-            tokenizer: the model's.
-            system_prompt: the beginning of every prompt.
-            context_length: the longest prompt, with its longest candidate, in tokens.
-            max_observation_tokens: of one observation; `None` takes what the context leaves.
-        """
         self._tokenizer = tokenizer
         self._plain = PlainText(tokenizer)
         self._max_observation_tokens = max_observation_tokens
