@@ -23,6 +23,13 @@ class FrozenLakeAgent(TextAgent):
 
     On slippery ice the lake decides in two of three cases, and the prompt says so. On one map no two cells read alike.
     On random maps the sides alone leave open what lies further off; `show_map` shows it.
+
+    Args:
+        map_rows: the lake as `data.env_kwargs.desc` has it, one text of S, F, H and G per row; null takes the
+            environment's.
+        is_slippery: whether the prompt says that the ice is slippery; null asks the environment.
+        show_map: whether an observation ends with the map, X at the agent's position. Every map then has prompts of
+            its own.
     """
 
     actions = tuple(MOVES)
@@ -30,14 +37,6 @@ class FrozenLakeAgent(TextAgent):
     def __init__(
         self, map_rows: Sequence[str] | None = None, is_slippery: bool | None = None, show_map: bool = False
     ) -> None:
-        """
-        Args:
-            map_rows: the lake as `data.env_kwargs.desc` has it, one text of S, F, H and G per row; null takes the
-                environment's.
-            is_slippery: whether the prompt says that the ice is slippery; null asks the environment.
-            show_map: whether an observation ends with the map, X at the agent's position. Every map then has prompts of
-                its own.
-        """
         if map_rows is not None and not _is_map(map_rows):
             raise ValueError(
                 f"map_rows is {map_rows}; it must be rows of equal length of the letters S, F, H and G, with a G."

@@ -32,18 +32,17 @@ class TextWorldAgent(TextAgent):
     *Welcome to TextWorld! First of all, venture south. Then, open the safe. Got that? Good!* reads *Goal: venture south,
     then open the safe.* The goals of generated games name their steps in order, so that no more is needed to win; for
     games whose goals do not, `describe` shows the whole room.
+
+    Args:
+        describe: show the room's description, some 60 tokens, rather than its name.
+        idle_commands: also offer the commands that only look: look, inventory, examine.
+        free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that form.
     """
 
     pattern = r"(?i)command:[ \t]*(?P<action>[^\n]+)"
     penalty = -0.1
 
     def __init__(self, describe: bool = False, idle_commands: bool = False, free_text: bool = False) -> None:
-        """
-        Args:
-            describe: show the room's description, some 60 tokens, rather than its name.
-            idle_commands: also offer the commands that only look: look, inventory, examine.
-            free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that form.
-        """
         self.describe = describe
         self.idle_commands = idle_commands
         self.free_text = free_text

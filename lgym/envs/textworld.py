@@ -40,6 +40,22 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
     with a refusal: the interpreter would understand more (and save files), but TextWorld would then lose track of the game.
     Winning pays 1 and ends the episode, losing ends it. The info also has `won`, `lost`, `score`, `max_score`, `objective`,
     `game` (its file's name) and `policy_commands`, a shortest known way to win from here, empty where there is none.
+
+    Args:
+        rooms: of each game; a number, or [lowest, highest], of which each game has its own.
+        objects: the least number of things and containers; a number or a range.
+        quest_length: the most steps to win; a number or a range.
+        games: the number of different games.
+        first_game: the number of the first. Ranges that do not overlap are games kept apart, to train and to
+            evaluate on.
+        files: games to play instead of generated ones: .z8 (with its .json beside) or .json, folders of them, or
+            patterns.
+        intermediate_rewards: also reward every command that brings the win nearer by the fraction of the way that it
+            goes, and charge it for one that leads away. A win then comes to 2 in all.
+        render_mode: `ansi` to let `render` return the last observation; null for nothing.
+
+    Raises:
+        ValueError: if TextWorld is not installed, or the games cannot be.
     """
 
     metadata = {"render_modes": ["ansi"]}
@@ -57,23 +73,6 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         intermediate_rewards: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        """
-        Args:
-            rooms: of each game; a number, or [lowest, highest], of which each game has its own.
-            objects: the least number of things and containers; a number or a range.
-            quest_length: the most steps to win; a number or a range.
-            games: the number of different games.
-            first_game: the number of the first. Ranges that do not overlap are games kept apart, to train and to
-                evaluate on.
-            files: games to play instead of generated ones: .z8 (with its .json beside) or .json, folders of them, or
-                patterns.
-            intermediate_rewards: also reward every command that brings the win nearer by the fraction of the way that it
-                goes, and charge it for one that leads away. A win then comes to 2 in all.
-            render_mode: `ansi` to let `render` return the last observation; null for nothing.
-
-        Raises:
-            ValueError: if TextWorld is not installed, or the games cannot be.
-        """
         EzPickle.__init__(
             self, rooms, objects, quest_length, games, first_game, files, intermediate_rewards, render_mode
         )

@@ -41,6 +41,22 @@ class Agent(TextAgent):
 
     A subclass says three things: `get_system_prompt`, `format_observation` and `extract_action`. Without a model it is a
     `TextAgent` like any other, and can be named in a YAML as `data.agent`.
+
+    Args:
+        model: any causal model of transformers; with adapters of peft, these are trained; a value head around it is
+            replaced by lgym's. None makes words without a model, for a YAML.
+        tokenizer: the model's.
+        device: where it runs, such as `cpu` or `cuda:0`; None leaves it where it is.
+        generate_config_dict: how replies are drawn, see `lgym.loop.keywords.GENERATION`.
+        ppo_config_dict: how it learns, see `lgym.loop.keywords`.
+        lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`, `dropout`,
+            `target_modules`) others, False trains every weight.
+        history: how many earlier turns of an episode the model is shown.
+        seed: of the adapters' start, of what is sampled and of the order of minibatches; None is the
+            ppo_config_dict's, else 0.
+
+    Raises:
+        ValueError: if a keyword has no meaning here, or does not go with the model.
     """
 
     json_key = None
@@ -68,23 +84,6 @@ class Agent(TextAgent):
         history: int | Literal["full"] = "full",
         seed: int | None = None,
     ) -> None:
-        """
-        Args:
-            model: any causal model of transformers; with adapters of peft, these are trained; a value head around it is
-                replaced by lgym's. None makes words without a model, for a YAML.
-            tokenizer: the model's.
-            device: where it runs, such as `cpu` or `cuda:0`; None leaves it where it is.
-            generate_config_dict: how replies are drawn, see `lgym.loop.keywords.GENERATION`.
-            ppo_config_dict: how it learns, see `lgym.loop.keywords`.
-            lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`, `dropout`,
-                `target_modules`) others, False trains every weight.
-            history: how many earlier turns of an episode the model is shown.
-            seed: of the adapters' start, of what is sampled and of the order of minibatches; None is the
-                ppo_config_dict's, else 0.
-
-        Raises:
-            ValueError: if a keyword has no meaning here, or does not go with the model.
-        """
         if model is not None:
             from lgym.loop.learner import build_learner
 

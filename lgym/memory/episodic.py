@@ -43,6 +43,16 @@ class EpisodicMemory:
     `half_life`.
 
     A rollout's episodes are stored when the rollout ends, so that all of it retrieves the same.
+
+    Args:
+        unit: the unit of a memory: a turn, or an episode.
+        top_k: the maximum number of memories shown.
+        capacity: the maximum number of memories stored; the one with the lowest score leaves first, all taken as
+            similar, and of equals the oldest.
+        min_similarity: the least similarity of a memory that is shown; 1 for the same observation only.
+        return_weight: the weight of returns beside similarity, 0 to 1.
+        half_life: rollouts in which a memory's score halves; null leaves age aside.
+        max_characters: of one memory's text; the beginning of a longer one is kept.
     """
 
     def __init__(
@@ -55,17 +65,6 @@ class EpisodicMemory:
         half_life: float | None = 10.0,
         max_characters: int = 200,
     ) -> None:
-        """
-        Args:
-            unit: the unit of a memory: a turn, or an episode.
-            top_k: the maximum number of memories shown.
-            capacity: the maximum number of memories stored; the one with the lowest score leaves first, all taken as
-                similar, and of equals the oldest.
-            min_similarity: the least similarity of a memory that is shown; 1 for the same observation only.
-            return_weight: the weight of returns beside similarity, 0 to 1.
-            half_life: rollouts in which a memory's score halves; null leaves age aside.
-            max_characters: of one memory's text; the beginning of a longer one is kept.
-        """
         for name, count in (("top_k", top_k), ("capacity", capacity), ("max_characters", max_characters)):
             if count < 1:
                 raise ValueError(f"The episodic memory's {name} is {count}; it must be 1 or more.")

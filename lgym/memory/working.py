@@ -8,14 +8,14 @@ from lgym.memory.entries import RememberedTurn
 
 
 class WorkingMemory:
-    """A window of recent turns, in the words of the agent's `summarize`."""
+    """A window of recent turns, in the words of the agent's `summarize`.
+
+    Args:
+        turns: the number of last turns of the current episode that are summarized.
+        max_characters: of the summary; of a longer one the end is shown.
+    """
 
     def __init__(self, turns: int = 3, max_characters: int = 500) -> None:
-        """
-        Args:
-            turns: the number of last turns of the current episode that are summarized.
-            max_characters: of the summary; of a longer one the end is shown.
-        """
         if turns < 1:
             raise ValueError(
                 f"The working memory's turns are {turns}; give 1 or more, or leave data.working_memory out."

@@ -58,17 +58,16 @@ class JsonlDemonstrations:
     - a chat, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}: each assistant message answers
       the user message before it, and nothing else of the chat is used;
     - an episode as `lgym predict` writes it, {"turns": [...]}, without the turns whose answer names no action.
+
+    Args:
+        path: the file, UTF-8.
+        observation_key: the key of the observation; null looks for a well-known one.
+        response_key: the key of the response; null looks for a well-known one.
     """
 
     def __init__(
         self, path: str, observation_key: str | None = None, response_key: str | None = None
     ) -> None:
-        """
-        Args:
-            path: the file, UTF-8.
-            observation_key: the key of the observation; null looks for a well-known one.
-            response_key: the key of the response; null looks for a well-known one.
-        """
         self.path = path
         self.observation_key = observation_key
         self.response_key = response_key
@@ -116,18 +115,18 @@ class JsonlDemonstrations:
 
 
 class ExpertDemonstrations:
-    """Demonstrations of a scripted expert, played in the environment."""
+    """Demonstrations of a scripted expert, played in the environment.
+
+    Args:
+        policy: the expert, by class_path: anything with `act(observation, info)`.
+        episodes: the number of episodes that it plays, one or more.
+        seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
+        min_return: the lowest return of an episode that is kept; null keeps all.
+    """
 
     def __init__(
         self, policy: ScriptedExpert, episodes: int = 100, seed: int = 0, min_return: float | None = None
     ) -> None:
-        """
-        Args:
-            policy: the expert, by class_path: anything with `act(observation, info)`.
-            episodes: the number of episodes that it plays, one or more.
-            seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
-            min_return: the lowest return of an episode that is kept; null keeps all.
-        """
         if episodes < 1:
             raise ValueError(f"The expert's episodes are {episodes}; give 1 or more.")
         self.policy = policy
