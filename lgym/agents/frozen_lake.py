@@ -100,8 +100,8 @@ class FrozenLakeAgent(TextAgent):
         row, column = divmod(int(position), len(rows[0]))
         sides = {name: _cell(rows, row + down, column + right) for name, (down, right) in MOVES.items()}
         goal_row, goal_column = next((r, text.index("G")) for r, text in enumerate(rows) if "G" in text)
-        offset = offset_text(goal_row - row, goal_column - column)
-        text = f"{sides_text(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {offset}"
+        goal = offset_text(goal_row - row, goal_column - column)
+        text = f"{sides_text(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {goal}"
         return f"{text}\n{_map_text(rows, row, column)}" if self.show_map else text
 
     def reference_returns(self) -> dict[str, float]:

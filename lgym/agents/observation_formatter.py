@@ -150,8 +150,7 @@ def format_number(number: float, decimals: int | None) -> str:
 
 
 def _format_rows(array: Any, decimals: int | None) -> str:
-    rows = np.asarray(array).tolist()
-    return "\n".join(" ".join(format_number(number, decimals) for number in row) for row in rows)
+    return "\n".join(" ".join(format_number(x, decimals) for x in row) for row in np.asarray(array).tolist())
 
 
 def _each(formats: Sequence[tuple[Any, Format]]) -> Format:
