@@ -39,6 +39,5 @@ class CartPoleAgent(TextAgent):
 
 
 def _side(amount: float, limits: Sequence[float], none: str, sizes: Sequence[str]) -> str:
-    """The last of `sizes` whose limit an amount reaches, for the side that it is on, or `none`."""
     reached = bisect_right(limits, abs(amount))
     return sizes[reached - 1].format("left" if amount < 0 else "right") if reached else none

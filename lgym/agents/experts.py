@@ -12,14 +12,14 @@ from lgym.types import ConfigError
 
 
 class Uniform:
-    """Uniformly random actions: they show the form of an answer without favoring one."""
+    """Uniformly random actions: they show the form of an answer without favoring one.
+
+    Args:
+        actions: the number of actions of a `Discrete` space.
+        seed: of the draws.
+    """
 
     def __init__(self, actions: int, seed: int = 0) -> None:
-        """
-        Args:
-            actions: the number of actions of a `Discrete` space.
-            seed: of the draws.
-        """
         self._actions = actions
         self._rng = _generator(seed)
 
@@ -42,14 +42,13 @@ class DealersRule:
     """The dealer's own play of `Blackjack-v1`, hit below 17, except for a fraction of random actions.
 
     Undisturbed it is worth -0.079 a hand. Disturbed, it shows that hands differ without showing how to play them.
+
+    Args:
+        noise: the fraction of actions that are drawn, 0 to 1.
+        seed: of the draws.
     """
 
     def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
-        """
-        Args:
-            noise: the fraction of actions that are drawn, 0 to 1.
-            seed: of the draws.
-        """
         if not 0.0 <= noise <= 1.0:
             raise ConfigError(f"noise is {noise}; it must lie between 0 and 1.")
         self._noise = noise

@@ -24,6 +24,13 @@ class FrozenLakeAgent(TextAgent):
 
     On slippery ice the lake decides in two of three cases, and the prompt says so. On one map no two cells read alike.
     On random maps the sides alone leave open what lies further off; `show_map` shows it.
+
+    Args:
+        map_rows: the lake as `data.env_kwargs.desc` has it, one text of S, F, H and G per row; null takes the
+            environment's.
+        is_slippery: whether the prompt says that the ice is slippery; null asks the environment.
+        show_map: whether an observation ends with the map, X at the agent's position. Every map then has prompts of
+            its own.
     """
 
     actions = tuple(MOVES)
@@ -31,14 +38,6 @@ class FrozenLakeAgent(TextAgent):
     def __init__(
         self, map_rows: Sequence[str] | None = None, is_slippery: bool | None = None, show_map: bool = False
     ) -> None:
-        """
-        Args:
-            map_rows: the lake as `data.env_kwargs.desc` has it, one text of S, F, H and G per row; null takes the
-                environment's.
-            is_slippery: whether the prompt says that the ice is slippery; null asks the environment.
-            show_map: whether an observation ends with the map, X at the agent's position. Every map then has prompts of
-                its own.
-        """
         if map_rows is not None and not _is_map(map_rows):
             raise ConfigError(
                 f"map_rows is {map_rows}; it must be rows of equal length of the letters S, F, H and G, with a G."
@@ -102,8 +101,8 @@ class FrozenLakeAgent(TextAgent):
         row, column = divmod(int(position), len(rows[0]))
         sides = {name: _cell(rows, row + down, column + right) for name, (down, right) in MOVES.items()}
         goal_row, goal_column = next((r, text.index("G")) for r, text in enumerate(rows) if "G" in text)
-        offset = offset_text(goal_row - row, goal_column - column)
-        text = f"{sides_text(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {offset}"
+        goal = offset_text(goal_row - row, goal_column - column)
+        text = f"{sides_text(sides, ('Ice', 'Hole', 'Wall'))}. Goal: {goal}"
         return f"{text}\n{_map_text(rows, row, column)}" if self.show_map else text
 
     def reference_returns(self) -> dict[str, float]:

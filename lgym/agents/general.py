@@ -26,6 +26,19 @@ class GeneralAgent(TextAgent):
 
     Up to `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free text.
     docs/environments.md tells which spaces have a text form.
+
+    Args:
+        task: the beginning of the system prompt; null names the environment. The form of the answer is added.
+        actions: names of a `Discrete` space's actions; of `MultiDiscrete` and `MultiBinary` a list of them for each
+            part. Null takes numbers.
+        names: names of the parts of a vector or tuple; of several, by the label of each, such as {robot: [x, y]}.
+        decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of the
+            range.
+        units: by label, such as {robot x: m}.
+        action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers all.
+        max_candidates: the largest number of actions that are offered as candidates.
+        pattern: the regular expression that finds the action in free text, see `TextAgent`.
+        fallback: the action where free text names none, see `TextAgent`.
     """
 
     def __init__(
@@ -40,20 +53,6 @@ class GeneralAgent(TextAgent):
         pattern: str | None = None,
         fallback: Fallback = "penalize",
     ) -> None:
-        """
-        Args:
-            task: the beginning of the system prompt; null names the environment. The form of the answer is added.
-            actions: names of a `Discrete` space's actions; of `MultiDiscrete` and `MultiBinary` a list of them for each
-                part. Null takes numbers.
-            names: names of the parts of a vector or tuple; of several, by the label of each, such as {robot: [x, y]}.
-            decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of the
-                range.
-            units: by label, such as {robot x: m}.
-            action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers all.
-            max_candidates: the largest number of actions that are offered as candidates.
-            pattern: the regular expression that finds the action in free text, see `TextAgent`.
-            fallback: the action where free text names none, see `TextAgent`.
-        """
         if max_candidates < 1:
             raise ConfigError(f"max_candidates is {max_candidates}; it must be 1 or more.")
         if pattern is not None and (fault := pattern_fault(pattern)) is not None:

@@ -12,8 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 
 from lgym.types import ConfigError
 
-MAX_NUMBERS = 256
-"""The numbers of one box that are still read out."""
+MAX_NUMBERS = 256  # the numbers of one box that are still read out
 
 Format: TypeAlias = Callable[[Any], list[str]]
 """The parts of an observation as texts."""
@@ -24,6 +23,15 @@ class ObservationFormatter:
 
     A number reads 'position: 0.25 m'. Its label is its name, behind the names of what it lies in: 'robot x'. Names are
     the keys of a `Dict`, those that were given, or else positions from 0. A single number needs no label.
+
+    Args:
+        space: of the observations.
+        names: of the parts of a vector or `Tuple`; of several, by the label of each.
+        decimals: of numbers that are not whole, or by label; by default a hundredth of the range.
+        units: by label.
+
+    Raises:
+        ValueError: for a space that has no text here, and for settings of parts that are not there.
     """
 
     def __init__(
@@ -33,16 +41,6 @@ class ObservationFormatter:
         decimals: int | Mapping[str, int] | None = None,
         units: Mapping[str, str] | None = None,
     ) -> None:
-        """
-        Args:
-            space: of the observations.
-            names: of the parts of a vector or `Tuple`; of several, by the label of each.
-            decimals: of numbers that are not whole, or by label; by default a hundredth of the range.
-            units: by label.
-
-        Raises:
-            ValueError: for a space that has no text here, and for settings of parts that are not there.
-        """
         self._default_decimals = None if isinstance(decimals, Mapping) else decimals
         self._settings: dict[str, Mapping[str, Any]] = {
             "names": names if isinstance(names, Mapping) else {} if names is None else {"": names},
@@ -154,8 +152,7 @@ def format_number(number: float, decimals: int | None) -> str:
 
 
 def _format_rows(array: Any, decimals: int | None) -> str:
-    rows = np.asarray(array).tolist()
-    return "\n".join(" ".join(format_number(number, decimals) for number in row) for row in rows)
+    return "\n".join(" ".join(format_number(x, decimals) for x in row) for row in np.asarray(array).tolist())
 
 
 def _each(formats: Sequence[tuple[Any, Format]]) -> Format:

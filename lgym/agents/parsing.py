@@ -16,17 +16,14 @@ from typing import Any
 
 from lgym.types import ParsedAction
 
-JSON_LENGTH = 100_000
-"""The characters, from the end of a text, that are searched for JSON."""
+JSON_LENGTH = 100_000  # the characters, from the end of a text, that are searched for JSON
 
 JSON_WORK = 1_000_000
 """The characters that may be read in vain in the search. A text that takes more holds no JSON."""
 
-JSON_TRY = 500
-"""The least cost of one failed try, in characters: an error counts the lines before it."""
+JSON_TRY = 500  # the least cost of one failed try, in characters: an error counts the lines before it
 
-PATTERN_LENGTH = 10_000
-"""The characters, from the end of a text, that are searched for a pattern."""
+PATTERN_LENGTH = 10_000  # the characters, from the end of a text, that are searched for a pattern
 
 _OPENING = re.compile(r'\{[ \t\n\r]*["}]')
 _STARTS_WITH_A_NUMBER = re.compile(r"\s*[-+.]?\d")

@@ -14,11 +14,9 @@ from lgym.agents.base import TextAgent
 from lgym.agents.grid import offset_text, sides_text
 from lgym.envs.taxi import reference_returns
 
-STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))
-"""Row and column of the red, green, yellow and blue stand."""
+STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))  # row and column of the red, green, yellow and blue stand
 
-IN_TAXI = 4
-"""The passenger's location when aboard."""
+IN_TAXI = 4  # the passenger's location when aboard
 
 
 class TaxiAgent(TextAgent):
@@ -26,6 +24,10 @@ class TaxiAgent(TextAgent):
 
     Until the passenger is aboard that is the passenger, and the destination is left out: it says nothing about what to
     do yet. So the 400 states read as 196 texts, and where two read alike the same actions are best.
+
+    Args:
+        allowed_only: leave out the candidates that change nothing, as the environment's `info["action_mask"]` says:
+            driving into walls, picking up where nobody waits, dropping away from the four stands.
     """
 
     system_prompt = (
@@ -35,11 +37,6 @@ class TaxiAgent(TextAgent):
     actions = ("down", "up", "right", "left", "pick", "drop")  # in the order of Gymnasium's numbers
 
     def __init__(self, allowed_only: bool = True) -> None:
-        """
-        Args:
-            allowed_only: leave out the candidates that change nothing, as the environment's `info["action_mask"]` says:
-                driving into walls, picking up where nobody waits, dropping away from the four stands.
-        """
         self.allowed_only = allowed_only
         self._settings: dict[str, Any] | None = {}
 

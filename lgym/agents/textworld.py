@@ -10,11 +10,9 @@ from lgym.agents.base import TextAgent
 from lgym.envs.textworld import parts
 from lgym.types import ParsedAction
 
-IDLE = ("look", "inventory", "examine ")
-"""The beginnings of commands that only tell what is shown anyway."""
+IDLE = ("look", "inventory", "examine ")  # the beginnings of commands that only tell what is shown anyway
 
-MAX_WORDS = 12
-"""The words of a free text that is still taken for a command."""
+MAX_WORDS = 12  # the words of a free text that is still taken for a command
 
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _GREETINGS = ("Hey, thanks", "Here is your task")
@@ -34,18 +32,17 @@ class TextWorldAgent(TextAgent):
     *Welcome to TextWorld! First of all, venture south. Then, open the safe. Got that? Good!* reads *Goal: venture south,
     then open the safe.* The goals of generated games name their steps in order, so that no more is needed to win; for
     games whose goals do not, `describe` shows the whole room.
+
+    Args:
+        describe: show the room's description, some 60 tokens, rather than its name.
+        idle_commands: also offer the commands that only look: look, inventory, examine.
+        free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that form.
     """
 
     pattern = r"(?i)command:[ \t]*(?P<action>[^\n]+)"
     penalty = -0.1
 
     def __init__(self, describe: bool = False, idle_commands: bool = False, free_text: bool = False) -> None:
-        """
-        Args:
-            describe: show the room's description, some 60 tokens, rather than its name.
-            idle_commands: also offer the commands that only look: look, inventory, examine.
-            free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that form.
-        """
         self.describe = describe
         self.idle_commands = idle_commands
         self.free_text = free_text

@@ -37,8 +37,7 @@ def states() -> list[State]:
 
 def initial_distribution() -> np.ndarray:
     """The probability of each state after `reset`, [280]."""
-    player = _CARD_PROBABILITY @ _two_cards()[:, :_BUST]
-    return np.outer(player, _CARD_PROBABILITY).ravel()
+    return np.outer(_CARD_PROBABILITY @ _two_cards()[:, :_BUST], _CARD_PROBABILITY).ravel()
 
 
 def policy_value(hit_probability: Mapping[State, float] | ArrayLike) -> float:
@@ -49,7 +48,7 @@ def policy_value(hit_probability: Mapping[State, float] | ArrayLike) -> float:
 
 
 def action_values(hit_probability: Mapping[State, float] | ArrayLike) -> np.ndarray:
-    """q(s, stay) and q(s, hit) when the policy is followed afterwards, [280, 2].
+    """Action values q(s, stay) and q(s, hit) of a policy, [280, 2].
 
     q(s, stay) = E[sign(player - dealer)];  q(s, hit) = sum over s' of P(s' | s) v(s') - P(bust | s).
     """
@@ -58,7 +57,7 @@ def action_values(hit_probability: Mapping[State, float] | ArrayLike) -> np.ndar
 
 
 def optimal_action_values() -> np.ndarray:
-    """q of stay and hit when playing optimally afterwards, [280, 2]. No two are equal: the closest are 0.0025 apart."""
+    """Optimal action values of stay and hit, [280, 2]. No two are equal: the closest are 0.0025 apart."""
     return _action_values(np.maximum)
 
 
@@ -68,7 +67,7 @@ def optimal_policy() -> np.ndarray:
 
 
 def is_optimal(greedy_actions: ArrayLike) -> np.ndarray:
-    """Whether each state's action is the better one, [280] of bool."""
+    """Mask of the states in which the action is the better one, [280] of bool."""
     actions = _table(greedy_actions).ravel()
     if not np.isin(actions, (STAY, HIT)).all():
         raise ValueError(
@@ -78,25 +77,12 @@ def is_optimal(greedy_actions: ArrayLike) -> np.ndarray:
 
 
 def agreement(greedy_actions: ArrayLike) -> float:
-    """The share of the 280 states in which the action is the better one; every state counts the same."""
+    """The fraction of the 280 states in which the action is the better one; every state counts the same."""
     return float(is_optimal(greedy_actions).mean())
 
 
-def visit_distribution(hit_probability: Mapping[State, float] | ArrayLike) -> np.ndarray:
-    """How often each state is decided in, expected per hand, [280]; the sum is the mean length of a hand in turns.
-
-    d(s) = initial(s) + sum over s0 of d(s0) hit(s0) P(s | s0).
-    """
-    hit = _table(hit_probability)
-    initial = initial_distribution().reshape(hit.shape)
-    visits = initial
-    for _ in _HANDS:
-        visits = initial + _hit_transitions()[:, :_BUST].T @ (hit * visits)
-    return visits.ravel()
-
-
 def _action_values(state_value: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-    """q of stay and hit, [280, 2], where `state_value(q_stay, q_hit)` is what a state is worth."""
+    """Action values of stay and hit, [280, 2], where `state_value(q_stay, q_hit)` is the value of a state."""
     q_stay, transitions = _stay_values(), _hit_transitions()
     q_hit = np.zeros_like(q_stay)
     for _ in _HANDS:
@@ -105,7 +91,7 @@ def _action_values(state_value: Callable[[np.ndarray, np.ndarray], np.ndarray]) 
 
 
 def _table(per_state: Mapping[State, float] | ArrayLike) -> np.ndarray:
-    """Probabilities, or actions, as a table [28, 10]; raises `ValueError` unless there is one in [0, 1] a state."""
+    """Probabilities, or actions, as a table [28, 10]. Raises `ValueError` unless each state has one in [0, 1]."""
     if isinstance(per_state, Mapping):
         missing = [state for state in states() if state not in per_state]
         if missing:

@@ -12,11 +12,9 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 from lgym.envs.tabular import optimal_value, tables, uniform_value
 from lgym.types import ConfigError
 
-STEPS = 100
-"""The time limit that the 4x4 lake is registered with."""
+STEPS = 100  # the time limit that the 4x4 lake is registered with
 
-REFERENCE_MAPS = 200
-"""The number of first maps over which the reference returns of random lakes are means."""
+REFERENCE_MAPS = 200  # the number of first maps over which the reference returns of random lakes are means
 
 
 class RandomFrozenLakeEnv(gymnasium.Env):
@@ -24,6 +22,15 @@ class RandomFrozenLakeEnv(gymnasium.Env):
 
     The map follows from the reset seed. Each map has a number: `first_map: 0, maps: 1000` to train on and
     `first_map: 1000, maps: 100` to evaluate on have no number in common; small lakes may still be alike.
+
+    Args:
+        size: rows and columns of the lake, 2 or more.
+        p: the probability that a cell is ice, above 0.
+        is_slippery: whether one slides to the sides in two of three cases.
+        first_map: the number of the first map, 0 or more.
+        maps: the number of maps, from the first one on.
+        reward_schedule: the rewards of the goal, a hole and ice.
+        render_mode: one of `FrozenLake-v1`'s.
     """
 
     metadata = FrozenLakeEnv.metadata
@@ -38,16 +45,6 @@ class RandomFrozenLakeEnv(gymnasium.Env):
         reward_schedule: Sequence[float] = (1, 0, 0),
         render_mode: str | None = None,
     ) -> None:
-        """
-        Args:
-            size: rows and columns of the lake, 2 or more.
-            p: the probability that a cell is ice, above 0.
-            is_slippery: whether one slides to the sides in two of three cases.
-            first_map: the number of the first map, 0 or more.
-            maps: the number of maps, from the first one on.
-            reward_schedule: the rewards of the goal, a hole and ice.
-            render_mode: one of `FrozenLake-v1`'s.
-        """
         if size < 2 or not 0 < p <= 1 or first_map < 0 or maps < 1:
             raise ConfigError(
                 f"size={size}, p={p}, first_map={first_map}, maps={maps}: give a size of 2 or more, 0 < p <= 1, a first "

@@ -10,26 +10,23 @@ import gymnasium
 from gymnasium.spaces import Text
 from gymnasium.utils import EzPickle
 
-from lgym.envs.textworld_games import Amount, GivenGames, MadeGames, made_games
+from lgym.envs.textworld_games import Amount, GivenGames, made_games
 from lgym.types import ConfigError
 
-LONGEST = 10_000
-"""Characters of an observation at most; what is longer is cut off."""
+LONGEST = 10_000  # the maximum characters of an observation; a longer one is cut off
 
-LONGEST_COMMAND = 198
-"""Characters that the games' interpreter reads."""
+LONGEST_COMMAND = 198  # the characters that the games' interpreter reads
 
 CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
-"""What the interpreter can print, and a new line."""
+"""The characters that the interpreter can print, and a new line."""
 
 CANNOT = "You can't do that."
 
-_REST = re.compile(r"\n>|Would you like to RESTART")
-"""Where a reply of the interpreter becomes its prompt and status line."""
+_REPLY_END = re.compile(r"\n>|Would you like to RESTART")  # the interpreter's prompt and status line follow
 
 
 class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
-    """Games to win by commands such as `take key from safe`, made from numbers or given as files.
+    """Text adventures to win by commands such as `take key from safe`, generated from numbers or given as files.
 
     `reset(seed=s)` starts game number `s % games` of the range, whose text and commands are always the same, so that
     episodes in a row walk through all games, and equal seeds share one. An observation has a line each for the goal, the
@@ -44,6 +41,22 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
     with a refusal: the interpreter would understand more (and save files), but TextWorld would then lose track of the game.
     Winning pays 1 and ends the episode, losing ends it. The info also has `won`, `lost`, `score`, `max_score`, `objective`,
     `game` (its file's name) and `policy_commands`, a shortest known way to win from here, empty where there is none.
+
+    Args:
+        rooms: of each game; a number, or [lowest, highest], of which each game has its own.
+        objects: the least number of things and containers; a number or a range.
+        quest_length: the most steps to win; a number or a range.
+        games: the number of different games.
+        first_game: the number of the first. Ranges that do not overlap are games kept apart, to train and to
+            evaluate on.
+        files: games to play instead of generated ones: .z8 (with its .json beside) or .json, folders of them, or
+            patterns.
+        intermediate_rewards: also reward every command that brings the win nearer by the fraction of the way that it
+            goes, and charge it for one that leads away. A win then comes to 2 in all.
+        render_mode: `ansi` to let `render` return the last observation; null for nothing.
+
+    Raises:
+        ValueError: if TextWorld is not installed, or the games cannot be.
     """
 
     metadata = {"render_modes": ["ansi"]}
@@ -61,48 +74,33 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         intermediate_rewards: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        """
-        Args:
-            rooms: of each game; a number, or [lowest, highest], of which each game has its own.
-            objects: at least how many things and containers lie about; a number or a range.
-            quest_length: steps to win, at most; a number or a range.
-            games: how many different ones.
-            first_game: number of the first. Ranges that do not overlap are games kept apart, to train and to evaluate on.
-            files: games to play instead of made ones: .z8 (with its .json beside) or .json, folders of them, or patterns.
-            intermediate_rewards: also pay for every command that brings the win nearer the share of the way that it goes,
-                and charge it for one that leads away. A win then comes to 2 in all.
-            render_mode: `ansi` to let `render` return the last observation; null for nothing.
-
-        Raises:
-            ValueError: if TextWorld is not installed, or the games cannot be.
-        """
         EzPickle.__init__(
             self, rooms, objects, quest_length, games, first_game, files, intermediate_rewards, render_mode
         )
-        _require_textworld()
+        try:
+            import textworld  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"lgym/TextWorld-v0 needs a package that this Python does not have ({error}). "
+                'Install it: pip install "lgym[textworld]".'
+            ) from error
         self.render_mode = render_mode
         self.intermediate_rewards = intermediate_rewards
-        self._games: MadeGames | GivenGames
-        if files is None:
-            self._games = made_games(
-                _hashable(rooms), _hashable(objects), _hashable(quest_length), games, first_game
-            )
-        else:
-            self._games = GivenGames(files)
+        amounts = [x if isinstance(x, int) else tuple(x) for x in (rooms, objects, quest_length)]
+        self._games = made_games(*amounts, games, first_game) if files is None else GivenGames(files)
         self._play: Any = None  # TextWorld's own environment of the game
         self._state: Any = None
         self._observation = ""
-        self._length = self._left = 0  # commands to win: at the start, and now
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Starts the seed's game; without a seed, any of them."""
+        """Start the seed's game; without a seed, any of them."""
         import textworld
 
         super().reset(seed=seed)
-        number = int(self.np_random.integers(len(self._games))) if seed is None else seed % len(self._games)
-        self._path = self._games.path(number)
+        count = len(self._games)
+        self._path = self._games.path(int(self.np_random.integers(count)) if seed is None else seed % count)
         self._end()
         wanted = (
             "description",
@@ -117,18 +115,19 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         self._play = textworld.start(str(self._path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
         self._play.seed(1)  # the interpreter's own draws; 0 would be the clock
         self._state = self._play.reset()
-        self._length = self._left = len(self._state.policy_commands)
+        self._length = len(self._state.policy_commands)  # commands to win at the start
+        self._left = self._length  # and now
         self._observation = self._observe(None)
         return self._observation, self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Gives a command to the game."""
+        """Give a command to the game."""
         admissible = {command.casefold(): command for command in self._state.admissible_commands}
         command = admissible.get(" ".join(str(action).split()).casefold())
         reply = CANNOT
         if command is not None:
             self._state, _, _ = self._play.step(command)
-            reply = _REST.split(self._state.feedback)[0]
+            reply = _REPLY_END.split(self._state.feedback)[0]
         self._observation = self._observe(reply)
         won, lost = bool(self._state.won), bool(self._state.lost)
         return self._observation, float(won) + self._progress(won), won or lost, False, self._info()
@@ -146,7 +145,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
             self._play = None
 
     def _progress(self, won: bool) -> float:
-        """The share of the way that the last command went; nothing where no way is known any more."""
+        """The fraction of the way that the last command went; 0 where no way is known any more."""
         left = 0 if won else len(self._state.policy_commands) or self._left
         gone, self._left = self._left - left, left
         return gone / self._length if self.intermediate_rewards and self._length else 0.0
@@ -179,20 +178,6 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
 def parts(observation: str) -> dict[str, str]:
     """An observation's lines by their names: Goal, Place, Inventory and, but for the first one, Reply."""
     return dict(line.split(": ", 1) for line in observation.splitlines() if ": " in line)
-
-
-def _hashable(amount: Amount) -> Amount:
-    return amount if isinstance(amount, int) else tuple(amount)
-
-
-def _require_textworld() -> None:
-    try:
-        import textworld  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"lgym/TextWorld-v0 needs a package that this Python does not have ({error}). "
-            'Install it: pip install "lgym[textworld]".'
-        ) from error
 
 
 gymnasium.register("lgym/TextWorld-v0", "lgym.envs.textworld:TextWorldEnv", max_episode_steps=50)

@@ -1,4 +1,4 @@
-"""TextWorld's games (Côté et al. 2018, arXiv:1806.11532): made from a number, compiled once, kept in the cache folder.
+"""TextWorld's games (Côté et al. 2018, arXiv:1806.11532): generated from a number, compiled once, cached.
 
 TextWorld makes the same game from the same settings and seed on every machine, whatever Python's hash seed is. So a game's
 file is named after these and the version of TextWorld, and processes that compile the same one at once do no harm.
@@ -10,7 +10,7 @@ import hashlib
 import multiprocessing
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from glob import glob
@@ -22,13 +22,12 @@ from tqdm import tqdm
 from lgym.cache import cache_folder
 from lgym.types import ConfigError
 
-Amount = int | Sequence[int]
-"""A number, or the lowest and the highest of which each game has its own."""
+Amount = int | Sequence[int]  # A number, or the lowest and the highest of which each game has its own
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one game is made from."""
+    """The settings and the seed of one game."""
 
     rooms: int
     objects: int
@@ -37,13 +36,14 @@ class Recipe:
 
     @property
     def path(self) -> Path:
-        """Where the compiled game belongs."""
-        name = f"rooms{self.rooms}-objects{self.objects}-quest{self.quest_length}-seed{self.seed}.z8"
-        return _folder() / name
+        """The path of the compiled game."""
+        return (
+            _folder() / f"rooms{self.rooms}-objects{self.objects}-quest{self.quest_length}-seed{self.seed}.z8"
+        )
 
 
 class MadeGames:
-    """A range of games that are made and compiled when they are first played, with a bar that counts them."""
+    """A range of games that are generated and compiled when they are first played, with a progress bar."""
 
     def __init__(self, recipes: Sequence[Recipe]) -> None:
         self._recipes = recipes
@@ -57,43 +57,42 @@ class MadeGames:
         recipe = self._recipes[index]
         if not recipe.path.exists():
             if self._bar is None:
-                done = sum(recipe.path.exists() for recipe in self._recipes)
                 self._bar = tqdm(
                     desc="TextWorld games compiled",
                     total=len(self),
-                    initial=done,
+                    initial=sum(recipe.path.exists() for recipe in self._recipes),
                     unit="game",
                     delay=2,
                     leave=False,
                     disable=multiprocessing.parent_process()
                     is not None,  # workers would write over each other
                 )
-            _keep(lambda: _made(recipe), recipe.path)
+            _compile(_generate(recipe), recipe.path)
             self._bar.update()
             if all(other.path.exists() for other in self._recipes):
                 self.close()
         return recipe.path
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Close the progress bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
 class GivenGames:
-    """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first played."""
+    """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first played.
+
+    Args:
+        files: paths, folders or patterns such as `games/*.z8`.
+
+    Raises:
+        ValueError: where there is no such file, or one is of another kind.
+    """
 
     def __init__(self, files: str | Sequence[str]) -> None:
-        """
-        Args:
-            files: paths, folders or patterns such as `games/*.z8`.
-
-        Raises:
-            ValueError: where there is no such file, or one is of another kind.
-        """
-        found = [path for name in ([files] if isinstance(files, str) else files) for path in _files(name)]
-        self._paths = list(dict.fromkeys(_compiled_beside(path) for path in found))
+        names = [files] if isinstance(files, str) else files
+        self._paths = list(dict.fromkeys(_compiled_beside(path) for name in names for path in _files(name)))
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -105,20 +104,23 @@ class GivenGames:
         content = path.read_bytes()
         target = _folder() / f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}.z8"
         if not target.exists():
-            _keep(lambda: _loaded(path), target)
+            from textworld import Game
+
+            _compile(Game.load(str(path)), target)
         return target
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file stays open."""
 
 
 @cache
 def made_games(
     rooms: Amount, objects: Amount, quest_length: Amount, games: int, first_game: int
 ) -> MadeGames:
-    """Games number `first_game` to `first_game + games - 1`; the same object for the same games, so that they share a bar.
+    """Games number `first_game` to `first_game + games - 1`.
 
-    Where an amount is a range, a game's own is drawn by its number.
+    The same games are the same object, so that they share a progress bar. Where an amount is a range, a game's own is
+    drawn by its number.
     """
     ranges = (
         _range("rooms", rooms, 1),
@@ -131,9 +133,8 @@ def made_games(
         )
     recipes = []
     for number in range(first_game, first_game + games):
-        draws = random.Random(number)
-        own_rooms, own_objects, own_length = (draws.randint(low, high) for low, high in ranges)
-        recipes.append(Recipe(own_rooms, own_objects, own_length, seed=number))
+        rng = random.Random(number)
+        recipes.append(Recipe(*(rng.randint(low, high) for low, high in ranges), seed=number))
     return MadeGames(recipes)
 
 
@@ -157,21 +158,18 @@ def _folder() -> Path:
 
 
 def _files(name: str) -> list[Path]:
-    """Sorted, so that a game's place does not depend on the disk."""
     path = Path(name).expanduser()
-    if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix in (".z8", ".json"))
-    else:
-        found = sorted(Path(match) for match in glob(str(path)))
-    if not found:
+    matches = map(Path, glob(str(path)))
+    paths = (file for file in path.iterdir() if file.suffix in (".z8", ".json")) if path.is_dir() else matches
+    files = sorted(paths)  # so that a game's index does not depend on the disk
+    if not files:
         raise ConfigError(
             f"files: there is no game at {name!r}; give .z8 or .json files, a folder of them, or a pattern."
         )
-    return found
+    return files
 
 
 def _compiled_beside(path: Path) -> Path:
-    """A game's .z8 where there is one, else its .json; both are the same game."""
     if path.suffix not in (".z8", ".json"):
         raise ConfigError(
             f"files: {str(path)!r} is no game that TextWorld still plays: give .z8 or .json. A .ulx game is compiled anew "
@@ -184,18 +182,16 @@ def _compiled_beside(path: Path) -> Path:
     return path.with_suffix(".z8") if path.with_suffix(".z8").is_file() else path
 
 
-def _made(recipe: Recipe) -> Any:
+def _generate(recipe: Recipe) -> Any:
     from textworld import GameOptions
     from textworld.generator import QuestGenerationError, make_game
     from textworld.generator.vtypes import NotEnoughNounsError
     from textworld.generator.world import NoFreeExitError
 
     options = GameOptions()
-    options.nb_rooms, options.nb_objects, options.quest_length = (
-        recipe.rooms,
-        recipe.objects,
-        recipe.quest_length,
-    )
+    options.nb_rooms = recipe.rooms
+    options.nb_objects = recipe.objects
+    options.quest_length = recipe.quest_length
     options.seeds = recipe.seed
     try:
         return make_game(options)
@@ -207,19 +203,12 @@ def _made(recipe: Recipe) -> Any:
         ) from error
 
 
-def _loaded(path: Path) -> Any:
-    from textworld import Game
-
-    return Game.load(str(path))
-
-
-def _keep(make: Callable[[], Any], target: Path) -> None:
-    """Compiles beside the target, then renames, the .z8 last: where it is, the game is whole."""
+def _compile(game: Any, target: Path) -> None:
+    """Compile beside the target, then rename, the .z8 last: where it is, the game is whole."""
     from textworld import GameOptions
     from textworld.generator import compile_game
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    game = make()
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         options = GameOptions()
         options.path = str(Path(scratch) / target.name)

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, and how one is asked wherever it runs."""
+"""Environments in worker processes, and one interface to an environment wherever it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from lgym.types import LgymError
 
-CLOSING = 5.0
-"""Seconds that an environment in a worker has to close."""
+CLOSING = 5.0  # seconds that an environment in a worker has to close
 
 
 class BrokenEnvironmentError(LgymError, RuntimeError):
@@ -35,38 +34,41 @@ class WorkerLostError(BrokenEnvironmentError):
 
 
 class EnvironmentRaisedError(Exception):
-    """What an environment raised, here or in its worker, with the traceback from there."""
+    """An exception of an environment, here or in its worker, with the traceback from there."""
 
     def __init__(self, said: str, trace: str) -> None:
         super().__init__(f"\n{trace}")
-        self.said, self.trace = said, trace
+        self.said = said
+        self.trace = trace
 
 
 def answer_of(work: Callable[[], Any]) -> Any:
-    """What a call into an environment returns. Raises `EnvironmentRaisedError` for whatever it raises: an environment is
-    anybody's code, and which one it was and where it stood has to be told of every mistake in it."""
+    """The result of a call into an environment.
+
+    Raises:
+        EnvironmentRaisedError: for whatever it raises: an environment is anybody's code, and every mistake in it has to
+            be reported with the environment and its state.
+    """
     try:
         return work()
-    except (
-        Exception
-    ) as error:  # what anybody's code may raise; a narrower list would let the rest pass unnamed
+    except Exception as error:  # anybody's code may raise anything; the rest would pass unnamed
         said = "".join(traceback.format_exception_only(error)).strip()
         raise EnvironmentRaisedError(said, traceback.format_exc()) from error
 
 
 class LocalEnv:
-    """An environment of this process: what it is asked, it answers at once."""
+    """An environment of this process."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         self.env = env
         self.name = env.spec.id if env.spec else type(env.unwrapped).__name__
 
     def send(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Asks for the answer of one of the environment's methods, such as `step`; `receive` gives it."""
+        """Call one of the environment's methods, such as `step`; `receive` returns its result."""
         self._work = partial(attrgetter(method)(self.env), *args, **kwargs)
 
     def receive(self) -> Any:
-        """The answer to what was asked last. Raises `EnvironmentRaisedError`."""
+        """The result of the last call. Raises `EnvironmentRaisedError`."""
         return answer_of(self._work)
 
     def close(self) -> None:
@@ -74,29 +76,28 @@ class LocalEnv:
 
 
 class WorkerEnv:
-    """An environment in a process of its own, which is started when something is first asked.
+    """An environment in a process of its own, which is started at the first call.
 
-    Gymnasium's `AsyncVectorEnv` of one environment keeps the process, so each can be replaced by itself. It is asked by
-    `call`, which hands observations, infos and actions over as they are: packed into arrays and back, lists and texts
-    would not be what they were. There is no autoreset.
+    Gymnasium's `AsyncVectorEnv` of one environment keeps the process, so each can be replaced by itself. Its `call`
+    passes observations, infos and actions as they are: packed into arrays and back, lists and texts would change. There
+    is no autoreset.
+
+    Args:
+        make: makes the environment; called in the worker.
+        name: the environment's id.
+        timeout: seconds that a call may take, the first with the making of the environment.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], name: str, timeout: float) -> None:
-        """
-        Args:
-            make: makes the environment; called in the worker.
-            name: the environment's id.
-            timeout: seconds that an answer may take, the first with the making of the environment.
-        """
         self.name = name
         self._make = cloudpickle.dumps(make)
         self._timeout = timeout
         self._vector: AsyncVectorEnv | None = None
         self._lost: WorkerLostError | None = None
-        self._due: float | None = None  # when the answer must be there; None while nothing is asked
+        self._due: float | None = None  # the deadline of the current call; None while there is none
 
     def send(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Asks for the answer of one of the environment's methods, such as `step`; returns before it is there."""
+        """Call one of the environment's methods, such as `step`, without waiting for the result."""
         if self._lost is not None:
             return
         try:
@@ -108,7 +109,7 @@ class WorkerEnv:
         self._due = time.monotonic() + self._timeout
 
     def receive(self) -> Any:
-        """Waits for the answer to what was asked last.
+        """Wait for the result of the last call.
 
         Raises:
             EnvironmentRaisedError: for whatever the environment raised.
@@ -138,13 +139,19 @@ class WorkerEnv:
         return pickle.loads(answer)
 
     def restart(self) -> None:
-        """Has a new process made for what is asked next; the old one is ended whatever it does."""
+        """End the process whatever it does; the next call starts a new one."""
         if self._vector is not None:
-            _end(self._vector)
+            for process in self._vector.processes:
+                process.kill()
+                process.join()
+            for pipe in self._vector.parent_pipes:
+                pipe.close()
+            self._vector.error_queue.close()
+            self._vector.closed = True
         self._vector = self._lost = self._due = None
 
     def close(self) -> None:
-        """Lets the environment close and ends the process; at once, if it owes an answer."""
+        """Let the environment close and end the process; at once, in the middle of a call."""
         if self._vector is not None and self._lost is None and self._due is None:
             killer = threading.Timer(CLOSING, self._vector.processes[0].kill)
             killer.start()
@@ -155,7 +162,7 @@ class WorkerEnv:
 
 
 def worker_envs(make: Callable[[], gymnasium.Env], count: int, timeout: float) -> list[WorkerEnv]:
-    """So many environments in processes of their own. One is made here too, to know how it is registered."""
+    """Environments in processes of their own. One is made here too, to know how it is registered."""
     env = make()
     env.close()
     spec = gymnasium.registry.get(env.spec.id) if env.spec else None
@@ -164,14 +171,12 @@ def worker_envs(make: Callable[[], gymnasium.Env], count: int, timeout: float) -
 
 
 def _registered(spec: Any, make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """In a worker nothing may have imported what registers the environment, such as the agent's module."""
-    if spec is not None:
+    if spec is not None:  # nothing in a worker may have imported the module that registers the environment
         gymnasium.registry.setdefault(spec.id, spec)
     return make()
 
 
 class _Worker(gymnasium.Env):
-    """What a worker process holds: the environment, made when it is first asked for something."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(
         1
@@ -182,14 +187,18 @@ class _Worker(gymnasium.Env):
         self._env: gymnasium.Env | None = None
 
     def ask(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, bytes]:
-        """Whether the environment answered, and the answer, or what it raised with the traceback; pickled here, so that
-        what cannot be pickled is told as well."""
+        """A flag of success, and the result or the exception with its traceback.
+
+        Pickled here, so that a result that cannot be pickled is reported as well.
+        """
         try:
-            return True, answer_of(lambda: pickle.dumps(attrgetter(method)(self._made())(*args, **kwargs)))
+            return True, answer_of(
+                lambda: pickle.dumps(attrgetter(method)(self._made_env())(*args, **kwargs))
+            )
         except EnvironmentRaisedError as error:
             return False, pickle.dumps((error.said, error.trace))
 
-    def _made(self) -> gymnasium.Env:
+    def _made_env(self) -> gymnasium.Env:
         if self._env is None:
             signal.signal(
                 signal.SIGINT, signal.SIG_IGN
@@ -203,8 +212,11 @@ class _Worker(gymnasium.Env):
 
 
 def _start(make: bytes) -> AsyncVectorEnv:
-    """A process that holds one environment. Where it can, it is forked from a small server that has imported Gymnasium:
-    a fork of this process would copy torch in the middle of its threads."""
+    """Start a process with one environment.
+
+    Where it can, it is forked from a small server that has imported Gymnasium: a fork of this process would copy torch in
+    the middle of its threads.
+    """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     if forks:
         multiprocessing.set_forkserver_preload([__name__])
@@ -219,22 +231,13 @@ def _start(make: bytes) -> AsyncVectorEnv:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Within, a new process does not import the program that was started: it would load torch and all of lgym, seconds and
-    hundreds of megabytes each time."""
+    """Context manager in which a new process does not import the main program.
+
+    It would load torch and all of lgym, seconds and hundreds of megabytes each time.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-def _end(vector: AsyncVectorEnv) -> None:
-    """Kills the process and closes what leads to it."""
-    for process in vector.processes:
-        process.kill()
-        process.join()
-    for pipe in vector.parent_pipes:
-        pipe.close()
-    vector.error_queue.close()
-    vector.closed = True

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lgym.functional.inputs import at_least_float32, require_between, require_bool, require_rank, require_same_shape
+from lgym.functional.inputs import (
+    at_least_float32,
+    require_between,
+    require_bool,
+    require_rank,
+    require_same_shape,
+)
 
 
 @torch.no_grad()

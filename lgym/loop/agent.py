@@ -41,6 +41,22 @@ class Agent(TextAgent):
 
     A subclass says three things: `get_system_prompt`, `format_observation` and `extract_action`. Without a model it is a
     `TextAgent` like any other, and can be named in a YAML as `data.agent`.
+
+    Args:
+        model: any causal model of transformers; with adapters of peft, these are trained; a value head around it is
+            replaced by lgym's. None makes words without a model, for a YAML.
+        tokenizer: the model's.
+        device: where it runs, such as `cpu` or `cuda:0`; None leaves it where it is.
+        generate_config_dict: how replies are drawn, see `lgym.loop.keywords.GENERATION`.
+        ppo_config_dict: how it learns, see `lgym.loop.keywords`.
+        lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`, `dropout`,
+            `target_modules`) others, False trains every weight.
+        history: how many earlier turns of an episode the model is shown.
+        seed: of the adapters' start, of what is sampled and of the order of minibatches; None is the
+            ppo_config_dict's, else 0.
+
+    Raises:
+        ValueError: if a keyword has no meaning here, or does not go with the model.
     """
 
     json_key = None
@@ -68,28 +84,13 @@ class Agent(TextAgent):
         history: int | Literal["full"] = "full",
         seed: int | None = None,
     ) -> None:
-        """
-        Args:
-            model: any causal model of transformers; with adapters of peft, these are trained; a value head around it is
-                replaced by lgym's. None makes words without a model, for a YAML.
-            tokenizer: the model's.
-            device: where it runs, such as `cpu` or `cuda:0`; None leaves it where it is.
-            generate_config_dict: how replies are drawn, see `lgym.loop.keywords.GENERATION`.
-            ppo_config_dict: how it learns, see `lgym.loop.keywords`.
-            lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`, `dropout`,
-                `target_modules`) others, False trains every weight.
-            history: how many earlier turns of an episode the model is shown.
-            seed: of the adapters' start, of what is sampled and of the order of minibatches; None is the
-                ppo_config_dict's, else 0.
-
-        Raises:
-            ValueError: if a keyword has no meaning here, or does not go with the model.
-        """
         if model is not None:
             from lgym.loop.learner import build_learner
 
             said = generate_config_dict or {}, ppo_config_dict or {}
-            self._learner = build_learner(model, tokenizer, device, *said, lora=lora, history=history, seed=seed)
+            self._learner = build_learner(
+                model, tokenizer, device, *said, lora=lora, history=history, seed=seed
+            )
             self.model, self.tokenizer = self._learner.llm.model, self._learner.llm.tokenizer
             self.device = self._learner.llm.device
         elif generate_config_dict is not None or ppo_config_dict is not None:
@@ -108,7 +109,9 @@ class Agent(TextAgent):
 
     def parse(self, text: str) -> ParsedAction:
         """What `extract_action` says of a reply, as data; after JSON and `pattern` where the agent has set them."""
-        return read_action(text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern)
+        return read_action(
+            text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern
+        )
 
     def _extracted(self, text: str) -> ParsedAction:
         try:
@@ -117,7 +120,9 @@ class Agent(TextAgent):
             reason = f"extract_action raised {type(error).__name__}: {error}"
             if not isinstance(error, ValueError) and not self._warned:
                 self._warned = True  # may be a mistake in its code as well
-                warnings.warn(f"{type(self).__name__}.{reason}, for {text!r}. Counted as unread.", stacklevel=2)
+                warnings.warn(
+                    f"{type(self).__name__}.{reason}, for {text!r}. Counted as unread.", stacklevel=2
+                )
             return ParsedAction.failure(reason)
         if action is None:
             return ParsedAction.failure(f"extract_action found nothing in {text!r}")
@@ -172,9 +177,13 @@ class Agent(TextAgent):
         shown = [Demonstration(self.format_observation(observation), reply) for observation, reply in turns]
         unread = next((one.response_text for one in shown if not self.parse(one.response_text).ok), None)
         if not shown or epochs < 1:
-            raise ValueError(f"There are {len(shown)} turns to imitate, in {epochs} epochs: give at least one of each.")
+            raise ValueError(
+                f"There are {len(shown)} turns to imitate, in {epochs} epochs: give at least one of each."
+            )
         if unread is not None:
-            raise ValueError(f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be imitated.")
+            raise ValueError(
+                f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be imitated."
+            )
         return self._trained.imitate(self, shown, epochs)
 
     @property

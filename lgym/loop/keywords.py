@@ -50,8 +50,7 @@ LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
 }
 """Keywords of `PPOConfig` and of `TokenLoss`, and what `TokenLoss` calls them. `cliprange` is both its clips."""
 
-ESTIMATORS = {"kl": "k1", "mse": "k2"}
-"""trl's `kl_penalty`, where lgym has it."""
+ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 
 OFF = {
     "adap_kl_ctrl": "give init_kl_coef the weight that it is to keep",
@@ -67,7 +66,8 @@ OFF = {
 WITHOUT_MEANING = {
     **dict.fromkeys(("target", "horizon"), "the weight of the divergence is init_kl_coef and stays"),
     **dict.fromkeys(
-        ("target_kl", "ratio_threshold"), "nothing is stopped early or left out; lower ppo_epochs or learning_rate"
+        ("target_kl", "ratio_threshold"),
+        "nothing is stopped early or left out; lower ppo_epochs or learning_rate",
     ),
     "cliprange_value": "values are not clipped",
     "steps": "your loop says how long it goes on",
@@ -79,7 +79,14 @@ WITHOUT_MEANING = {
         "log what terminate_episode returns",
     ),
     **dict.fromkeys(
-        ("model_name", "query_dataset", "reward_model", "remove_unused_columns", "accelerator_kwargs", "is_peft_model"),
+        (
+            "model_name",
+            "query_dataset",
+            "reward_model",
+            "remove_unused_columns",
+            "accelerator_kwargs",
+            "is_peft_model",
+        ),
         "the model and the rewards are those that you give",
     ),
     "push_to_hub_if_best_kwargs": "agent.model.push_to_hub pushes",
@@ -169,7 +176,9 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
             values[LEARNING[name]] = value
         elif name == "kl_penalty" and value not in ESTIMATORS:
             estimators = " and ".join(ESTIMATORS)
-            raise ConfigError(f"kl_penalty is {value!r}; lgym has {estimators} (k1 and k2 of lgym.functional.kl).")
+            raise ConfigError(
+                f"kl_penalty is {value!r}; lgym has {estimators} (k1 and k2 of lgym.functional.kl)."
+            )
         elif name in LOSS:
             loss[LOSS[name]] = ESTIMATORS[value] if name == "kl_penalty" else value
         elif name == "cliprange":
@@ -188,10 +197,17 @@ def _named(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(config: str, given: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
-    """The keywords that are known and given; the others are warned about or refused."""
     named = _named(given)
     for name in [name for name in named if name not in known]:
         if name not in WITHOUT_MEANING:
-            raise ConfigError(f"{config} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}.")
-        warnings.warn(f"{config} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2)
-    return {name: value for name, value in named.items() if name in known and (value is not None or name in SAYING_NONE)}
+            raise ConfigError(
+                f"{config} says {name!r}, which lgym does not know. It takes {', '.join(sorted(known))}."
+            )
+        warnings.warn(
+            f"{config} says {name!r}, which does nothing here: {WITHOUT_MEANING[name]}.", stacklevel=2
+        )
+    return {
+        name: value
+        for name, value in named.items()
+        if name in known and (value is not None or name in SAYING_NONE)
+    }

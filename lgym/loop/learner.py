@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lgym.agents import TextAgent
-from lgym.batch import ReplyBatch, Rollout
+from lgym.batch import ReplyBatch
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import Imitation
 from lgym.data.prompts.conversation import Conversation, History
@@ -54,15 +54,14 @@ class LoopLearner:
     """One conversation after the other by the policy of a `TextPPO`, with its loss and optimizer, without a trainer.
 
     The keys and values of what the model has read and written are kept until its weights change.
+
+    Args:
+        module: the algorithm, its policy bound to a model.
+        pace: the size of an update.
+        history: the number of earlier turns of an episode that the model is shown.
     """
 
     def __init__(self, module: TextPPO, pace: Pace, history: History) -> None:
-        """
-        Args:
-            module: the algorithm, its policy bound to a model.
-            pace: the size of an update.
-            history: the number of earlier turns of an episode that the model is shown.
-        """
         self.module = module
         self.pace = pace
         self.llm = module.policy.llm
@@ -99,7 +98,10 @@ class LoopLearner:
             (reply,), values = self._policy.reply([context], int(self._rng.integers(2**62)))
         self._conversation.reply(Said(reply.text, reply.text, reply.ids, reply.ended))
         self._episode.turns.append(LoopTurn(context, reply, float(values[0])))
-        self._messages += [{"role": "user", "content": observation_text}, {"role": "assistant", "content": reply.text}]
+        self._messages += [
+            {"role": "user", "content": observation_text},
+            {"role": "assistant", "content": reply.text},
+        ]
         self._seconds += time.perf_counter() - started
         return reply.text
 
@@ -110,7 +112,9 @@ class LoopLearner:
     def pay(self, reward: float) -> None:
         """Add to the reward of the last turn."""
         if not self._episode.turns:
-            raise ValueError(f"A reward of {reward} before the episode's first turn: call agent.act(observation) first.")
+            raise ValueError(
+                f"A reward of {reward} before the episode's first turn: call agent.act(observation) first."
+            )
         self._episode.turns[-1].reward += reward
 
     def end(self, train: bool, truncated_at: str | None) -> dict[str, float]:
@@ -186,13 +190,16 @@ class LoopLearner:
                 minibatches = list(batch.minibatches(self.pace.mini_batch_size, order))
                 count = self.pace.gradient_accumulation_steps
                 for start in range(0, len(minibatches), count):
-                    for name, values in self._step(minibatches[start : start + count], self.module.loss).items():
+                    for name, values in self._step(
+                        minibatches[start : start + count], self.module.loss
+                    ).items():
                         metrics[name] += values
         means = {name: sum(values) / len(values) for name, values in metrics.items()}
         return self.module.rollout_metrics | means | {"optim/steps": float(len(metrics["optim/grad_norm"]))}
 
-    def _step(self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]) -> dict[str, list[float]]:
-        """One step of the optimizer. Returns the metrics of each minibatch, and the gradient's norm."""
+    def _step(
+        self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]
+    ) -> dict[str, list[float]]:
         metrics: dict[str, list[float]] = defaultdict(list)
         self._optimizer.zero_grad(set_to_none=True)
         for minibatch in minibatches:

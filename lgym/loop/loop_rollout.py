@@ -43,7 +43,10 @@ def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
     next_values = [
         value
         for episode in episodes
-        for value in (*(turn.value for turn in episode.turns[1:]), episode.last_value if episode.truncated else 0.0)
+        for value in (
+            *(turn.value for turn in episode.turns[1:]),
+            episode.last_value if episode.truncated else 0.0,
+        )
     ]
     episode_ids = torch.tensor([[episode.number for episode, _ in pairs]])
     return Rollout(
@@ -51,8 +54,12 @@ def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
         context_ids=torch.tensor([context_ids]),
         choices=torch.arange(len(turns))[None],
         rewards=torch.tensor([[turn.reward for turn in turns]], dtype=torch.float32),
-        terminated=torch.tensor([[turn is episode.turns[-1] and not episode.truncated for episode, turn in pairs]]),
-        truncated=torch.tensor([[turn is episode.turns[-1] and episode.truncated for episode, turn in pairs]]),
+        terminated=torch.tensor(
+            [[turn is episode.turns[-1] and not episode.truncated for episode, turn in pairs]]
+        ),
+        truncated=torch.tensor(
+            [[turn is episode.turns[-1] and episode.truncated for episode, turn in pairs]]
+        ),
         cut=torch.zeros(1, len(turns), dtype=torch.bool),
         mask=torch.ones(1, len(turns), dtype=torch.bool),
         parsed=torch.tensor([[turn.parsed for turn in turns]]),

@@ -44,6 +44,16 @@ class EpisodicMemory:
     `half_life`.
 
     A rollout's episodes are stored when the rollout ends, so that all of it retrieves the same.
+
+    Args:
+        unit: the unit of a memory: a turn, or an episode.
+        top_k: the maximum number of memories shown.
+        capacity: the maximum number of memories stored; the one with the lowest score leaves first, all taken as
+            similar, and of equals the oldest.
+        min_similarity: the least similarity of a memory that is shown; 1 for the same observation only.
+        return_weight: the weight of returns beside similarity, 0 to 1.
+        half_life: rollouts in which a memory's score halves; null leaves age aside.
+        max_characters: of one memory's text; the beginning of a longer one is kept.
     """
 
     def __init__(
@@ -56,17 +66,6 @@ class EpisodicMemory:
         half_life: float | None = 10.0,
         max_characters: int = 200,
     ) -> None:
-        """
-        Args:
-            unit: the unit of a memory: a turn, or an episode.
-            top_k: the maximum number of memories shown.
-            capacity: the maximum number of memories stored; the one with the lowest score leaves first, all taken as
-                similar, and of equals the oldest.
-            min_similarity: the least similarity of a memory that is shown; 1 for the same observation only.
-            return_weight: the weight of returns beside similarity, 0 to 1.
-            half_life: rollouts in which a memory's score halves; null leaves age aside.
-            max_characters: of one memory's text; the beginning of a longer one is kept.
-        """
         for name, count in (("top_k", top_k), ("capacity", capacity), ("max_characters", max_characters)):
             if count < 1:
                 raise ConfigError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
@@ -74,7 +73,9 @@ class EpisodicMemory:
             if not 0 <= fraction <= 1:
                 raise ConfigError(f"The episodic memory's {name} is {fraction}; it must lie between 0 and 1.")
         if half_life is not None and half_life <= 0:
-            raise ConfigError(f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null.")
+            raise ConfigError(
+                f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null."
+            )
         self.unit = unit
         self.top_k = top_k
         self.capacity = capacity
@@ -115,7 +116,11 @@ class EpisodicMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """All memories, the oldest first; plain numbers and texts."""
-        return {"unit": self.unit, "rollouts": self._rollouts, "entries": list(map(astuple, self._entries.values()))}
+        return {
+            "unit": self.unit,
+            "rollouts": self._rollouts,
+            "entries": list(map(astuple, self._entries.values())),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` wrote. Raises `ValueError` for memories of another unit."""
@@ -129,8 +134,9 @@ class EpisodicMemory:
         self._entries = {(entry.observation_text, entry.content): entry for entry in entries}
         self._update_index()
 
-    def _new_entries(self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize) -> list[_Entry]:
-        """The memories of a rollout, each once, in the order in which they happened last."""
+    def _new_entries(
+        self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize
+    ) -> list[_Entry]:
         merged: dict[tuple[str, str], tuple[Sequence[RememberedTurn], list[float]]] = {}
         for turns, value in self._units(episodes):
             key = (turns[0].observation_text, turns[0].answer if self.unit == "turn" else summarize(turns))
@@ -141,11 +147,14 @@ class EpisodicMemory:
             text = summarize(turns)
             if len(text) > self.max_characters:
                 text = text[: self.max_characters - 1] + "…"
-            entries.append(_Entry(observation_text, content, text, fmean(returns), len(returns), self._rollouts))
+            entries.append(
+                _Entry(observation_text, content, text, fmean(returns), len(returns), self._rollouts)
+            )
         return entries
 
-    def _units(self, episodes: Iterable[Sequence[RememberedTurn]]) -> Iterator[tuple[Sequence[RememberedTurn], float]]:
-        """The units of memory with their returns."""
+    def _units(
+        self, episodes: Iterable[Sequence[RememberedTurn]]
+    ) -> Iterator[tuple[Sequence[RememberedTurn], float]]:
         for turns in episodes:
             returns_to_go = list(accumulate(turn.reward for turn in reversed(turns)))[::-1]
             if self.unit == "episode":
@@ -156,13 +165,17 @@ class EpisodicMemory:
     def _update_index(self) -> None:
         weights = self._weights()
         excess = max(0, len(self._entries) - self.capacity)
-        for key in sorted(weights, key=lambda key: weights[key])[:excess]:  # sorting leaves equals the oldest first
+        for key in sorted(weights, key=lambda key: weights[key])[
+            :excess
+        ]:  # sorting leaves equals the oldest first
             del self._entries[key]
         weights = self._weights()
         self._retrieved = {}
         self._by_observation = {}
         for position, (key, entry) in enumerate(self._entries.items()):
-            self._by_observation.setdefault(entry.observation_text, []).append((position, weights[key], entry))
+            self._by_observation.setdefault(entry.observation_text, []).append(
+                (position, weights[key], entry)
+            )
 
     def _weights(self) -> dict[tuple[str, str], float]:
         """The score of each memory at similarity 1."""

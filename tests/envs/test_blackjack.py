@@ -143,20 +143,6 @@ def test_agreement_counts_states():
     assert blackjack.agreement(blackjack.optimal_policy()) == 1
 
 
-def test_visits_times_rewards_are_the_value(policy):
-    """Visits that lose a path, or run against the transitions, no longer pay out the policy's value."""
-    visits = blackjack.visit_distribution(policy)
-    stays = visits * (1 - policy)
-    busts = 1 - stays.sum()  # each hand ends once, in a stay or in a bust
-    q_stay = blackjack.action_values(policy)[:, blackjack.STAY]
-    assert stays @ q_stay - busts == pytest.approx(blackjack.policy_value(policy), abs=1e-12)
-
-
-def test_visits_of_a_player_who_stays():
-    """A player who never hits decides once a hand, where it was dealt."""
-    np.testing.assert_allclose(blackjack.visit_distribution(np.zeros(280)), blackjack.initial_distribution())
-
-
 def test_states_are_the_280_in_their_fixed_order():
     """An array recorded under one order of the states must not be read under another."""
     assert len(STATES) == len(set(STATES)) == 280

@@ -29,16 +29,17 @@ class BestEpisodeBuffer:
     Episodes as good as the last of the fraction are kept with it: which of equals to take would be arbitrary. For the
     same reason, a rollout in which no episode stands out gives none: without `min_return`, what is kept must be better
     than the rollout's worst. So a rollout of one episode, or of equal ones, needs `min_return` to give any.
+
+    Args:
+        top_fraction: the fraction of a rollout's episodes to keep, 0 < top_fraction <= 1, rounded to one episode or
+            more.
+        capacity: the maximum number of episodes; the worst leave first, of equal ones the oldest.
+        min_return: the return that an episode must have to be kept; null asks that it is not the rollout's worst.
     """
 
-    def __init__(self, top_fraction: float = 0.1, capacity: int = 1000, min_return: float | None = None) -> None:
-        """
-        Args:
-            top_fraction: the fraction of a rollout's episodes to keep, 0 < top_fraction <= 1, rounded to one episode or
-                more.
-            capacity: the maximum number of episodes; the worst leave first, of equal ones the oldest.
-            min_return: the return that an episode must have to be kept; null asks that it is not the rollout's worst.
-        """
+    def __init__(
+        self, top_fraction: float = 0.1, capacity: int = 1000, min_return: float | None = None
+    ) -> None:
         if not 0 < top_fraction <= 1:
             raise ConfigError(f"top_fraction is {top_fraction}; it must be above 0 and at most 1.")
         if capacity < 1:
@@ -56,7 +57,9 @@ class BestEpisodeBuffer:
 
         One that was kept before counts as new, with the better of its returns.
         """
-        for episode in self._best([FinishedEpisode(float(value), int(seed), turns) for value, seed, turns in episodes]):
+        for episode in self._best(
+            [FinishedEpisode(float(value), int(seed), turns) for value, seed, turns in episodes]
+        ):
             known = self._episodes.pop(episode.turns, episode)
             best_return = max(episode.episode_return, known.episode_return)
             self._episodes[episode.turns] = episode._replace(episode_return=best_return)
@@ -73,7 +76,10 @@ class BestEpisodeBuffer:
         turn_index: dict[tuple[Any, ...], int] = {}
         episodes = []
         for episode_return, reset_seed, turns in self._episodes.values():
-            fields = [(turn.observation_text, turn.response_text, turn.candidates, turn.response_ids) for turn in turns]
+            fields = [
+                (turn.observation_text, turn.response_text, turn.candidates, turn.response_ids)
+                for turn in turns
+            ]
             indices = [turn_index.setdefault(turn, len(turn_index)) for turn in fields]
             episodes.append((episode_return, reset_seed, indices))
         return {"turns": list(turn_index), "episodes": episodes}

@@ -59,15 +59,16 @@ class JsonlDemonstrations:
     - a chat, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}: each assistant message answers
       the user message before it, and nothing else of the chat is used;
     - an episode as `lgym predict` writes it, {"turns": [...]}, without the turns whose answer names no action.
+
+    Args:
+        path: the file, UTF-8.
+        observation_key: the key of the observation; null looks for a well-known one.
+        response_key: the key of the response; null looks for a well-known one.
     """
 
-    def __init__(self, path: str, observation_key: str | None = None, response_key: str | None = None) -> None:
-        """
-        Args:
-            path: the file, UTF-8.
-            observation_key: the key of the observation; null looks for a well-known one.
-            response_key: the key of the response; null looks for a well-known one.
-        """
+    def __init__(
+        self, path: str, observation_key: str | None = None, response_key: str | None = None
+    ) -> None:
         self.path = path
         self.observation_key = observation_key
         self.response_key = response_key
@@ -108,23 +109,25 @@ class JsonlDemonstrations:
                 observation = agent.format_observation(observation)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 name = type(agent).__name__
-                raise ConfigError(f"{name}.format_observation cannot read {observation!r} ({error}); give text") from error
+                raise ConfigError(
+                    f"{name}.format_observation cannot read {observation!r} ({error}); give text"
+                ) from error
         return observation, _response_text(agent, response, agent.actions)
 
 
 class ExpertDemonstrations:
-    """Demonstrations of a scripted expert, played in the environment."""
+    """Demonstrations of a scripted expert, played in the environment.
+
+    Args:
+        policy: the expert, by class_path: anything with `act(observation, info)`.
+        episodes: the number of episodes that it plays, one or more.
+        seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
+        min_return: the lowest return of an episode that is kept; null keeps all.
+    """
 
     def __init__(
         self, policy: ScriptedExpert, episodes: int = 100, seed: int = 0, min_return: float | None = None
     ) -> None:
-        """
-        Args:
-            policy: the expert, by class_path: anything with `act(observation, info)`.
-            episodes: the number of episodes that it plays, one or more.
-            seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
-            min_return: the lowest return of an episode that is kept; null keeps all.
-        """
         if episodes < 1:
             raise ConfigError(f"The expert's episodes are {episodes}; give 1 or more.")
         self.policy = policy
@@ -135,7 +138,9 @@ class ExpertDemonstrations:
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is kept."""
         env = make_env()
-        seeds = tqdm(range(self.seed, self.seed + self.episodes), "expert episodes", leave=False, file=sys.stderr)
+        seeds = tqdm(
+            range(self.seed, self.seed + self.episodes), "expert episodes", leave=False, file=sys.stderr
+        )
         try:
             episodes = [self._play(env, agent, seed) for seed in seeds]
         finally:
@@ -160,7 +165,9 @@ class ExpertDemonstrations:
                 turns.append(_checked(agent, agent.format_observation(observation), response, candidates))
             except ValueError as error:
                 name = type(self.policy).__name__
-                raise ConfigError(f"{name} answered {answer!r} to the observation {observation!r}: {error}") from error
+                raise ConfigError(
+                    f"{name} answered {answer!r} to the observation {observation!r}: {error}"
+                ) from error
             observation, reward, terminated, truncated, info = env.step(agent.parse(response).action)
             episode_return += float(reward)
             done = terminated or truncated
@@ -177,11 +184,12 @@ def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str],
         if name in record:
             return record[name]
     looked_for = f"one of {', '.join(well_known)}" if key is None else repr(key)
-    raise ConfigError(f"there is no {part}: no {looked_for} among its keys {sorted(record)}; set {part}_key to one of them")
+    raise ConfigError(
+        f"there is no {part}: no {looked_for} among its keys {sorted(record)}; set {part}_key to one of them"
+    )
 
 
 def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Each assistant message with the user message before it."""
     question: Any = None
     for message in messages:
         _require_object(message)
@@ -189,7 +197,9 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
         if role not in ("user", "assistant"):
             continue
         if not isinstance(content, str):
-            raise ConfigError(f"a message of the {role} has the content {content!r}; only text can be learned from")
+            raise ConfigError(
+                f"a message of the {role} has the content {content!r}; only text can be learned from"
+            )
         if role == "user":
             question = content
         elif question is None:
@@ -199,18 +209,23 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> str:
-    """The answer, if it is text; else the candidate that is this action."""
     if isinstance(answer, str):
         return answer
     for candidate in candidates:
         if np.array_equal(agent.parse(candidate).action, answer):
             return candidate
     offered = ", ".join(map(repr, candidates)) or "no candidates"
-    raise ConfigError(f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})")
+    raise ConfigError(
+        f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})"
+    )
 
 
-def _checked(agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()) -> Demonstration:
+def _checked(
+    agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()
+) -> Demonstration:
     parsed = agent.parse(response)
     if not parsed.ok:
-        raise ConfigError(f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}")
+        raise ConfigError(
+            f"{type(agent).__name__} reads no action from {response!r}: {parsed.reason or 'no reason given'}"
+        )
     return Demonstration(observation, response, candidates)

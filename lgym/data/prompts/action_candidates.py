@@ -31,10 +31,14 @@ def offered(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tupl
     if len(candidates) == 0:
         raise _no_candidates(agent, observation)
     if isinstance(candidates, str):
-        raise ConfigError(f"{name}.candidates returned the text {candidates!r}; it must return a list of texts.")
+        raise ConfigError(
+            f"{name}.candidates returned the text {candidates!r}; it must return a list of texts."
+        )
     repeated = sorted(text for text, count in Counter(candidates).items() if count > 1)
     if repeated:
-        raise ConfigError(f"{name} offers the candidates {repeated} more than once for the observation {observation!r}.")
+        raise ConfigError(
+            f"{name} offers the candidates {repeated} more than once for the observation {observation!r}."
+        )
     return tuple(candidates)
 
 

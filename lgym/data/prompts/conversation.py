@@ -20,14 +20,13 @@ class Conversation:
     replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and
     encoded anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn
     after the other, no prompt would extend the one before, and each would be computed from its first token.
+
+    Args:
+        builder: renders and encodes.
+        history: the number of earlier turns shown, 0 for none, or `full`.
     """
 
     def __init__(self, builder: PromptBuilder, history: History) -> None:
-        """
-        Args:
-            builder: renders and encodes.
-            history: the number of earlier turns shown, 0 for none, or `full`.
-        """
         self._builder = builder
         self._history = history
         self._turns: list[tuple[str, str]] = []  # observations and replies, as the template is given them

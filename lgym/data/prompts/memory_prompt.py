@@ -16,17 +16,17 @@ REMEMBERED_CHARACTERS = 10_000
 
 
 class MemoryPrompt:
-    """The remembered turns of one episode after the other, and the text of each observation with its memories."""
+    """The remembered turns of one episode after the other, and the text of each observation with its memories.
+
+    Args:
+        agent: words the memories.
+        working: the memory of the current episode.
+        episodic: the memory of other episodes; only read here.
+    """
 
     def __init__(
         self, agent: TextAgent, working: WorkingMemory | None = None, episodic: EpisodicMemory | None = None
     ) -> None:
-        """
-        Args:
-            agent: words the memories.
-            working: the memory of the current episode.
-            episodic: the memory of other episodes; only read here.
-        """
         self._agent = agent
         self._working = working
         self._episodic = episodic
@@ -60,7 +60,11 @@ class MemoryPrompt:
             return observation_text
         restored = self._restored.popleft() or observation_text if self._restored else None
         if restored is None:
-            recent = "" if self._working is None else self._working.recent(self.turns, partial(summary, self._agent))
+            recent = (
+                ""
+                if self._working is None
+                else self._working.recent(self.turns, partial(summary, self._agent))
+            )
             key = _remembered(observation_text)
             similar = () if self._episodic is None else self._episodic.similar(self.turns, key)
             restored = self._render(observation_text, recent, similar)
@@ -71,7 +75,9 @@ class MemoryPrompt:
         """The texts read in this episode, as far as its prompts still show them: memories may since have changed."""
         if not self._shown:
             return {}
-        return {"shown": [None] * (len(self._shown) - 1) + self._shown[-1:] if history == 0 else list(self._shown)}
+        return {
+            "shown": [None] * (len(self._shown) - 1) + self._shown[-1:] if history == 0 else list(self._shown)
+        }
 
     def bring_back(self, shown: Iterable[str | None]) -> None:
         """Have the episode's observations read as `state_dict` wrote them."""

@@ -28,18 +28,21 @@ class PromptBuilder:
     Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and
     candidates spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its middle
     (`lgym.plain_text.truncate_middle`).
+
+    Args:
+        tokenizer: the model's.
+        system_prompt: the beginning of every prompt.
+        context_length: the longest prompt, with its longest candidate, in tokens.
+        max_observation_tokens: of one observation; `None` takes what the context leaves.
     """
 
     def __init__(
-        self, tokenizer: Any, system_prompt: str, context_length: int, max_observation_tokens: int | None = None
+        self,
+        tokenizer: Any,
+        system_prompt: str,
+        context_length: int,
+        max_observation_tokens: int | None = None,
     ) -> None:
-        """
-        Args:
-            tokenizer: the model's.
-            system_prompt: the beginning of every prompt.
-            context_length: the longest prompt, with its longest candidate, in tokens.
-            max_observation_tokens: of one observation; `None` takes what the context leaves.
-        """
         self._tokenizer = tokenizer
         self._escaper = SpecialTokenEscaper(tokenizer)
         self._max_observation_tokens = max_observation_tokens
@@ -73,7 +76,12 @@ class PromptBuilder:
         return self._add(key, prompt_ids, text, shortened=text != full_text)
 
     def with_prompt(
-        self, prompt_ids: tuple[int, ...], observation_text: str, candidates: Sequence[str], *, shortened: bool
+        self,
+        prompt_ids: tuple[int, ...],
+        observation_text: str,
+        candidates: Sequence[str],
+        *,
+        shortened: bool,
     ) -> Prompt:
         """The prompt of rendered tokens that are more than its observation.
 
@@ -108,8 +116,12 @@ class PromptBuilder:
         """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the current observation."""
         messages = self._messages(turns, observation_text)
         text = self._apply_template(messages)
-        if any(self._escaper.may_complete_special_token(message["content"]) for message in messages):  # the template may complete a token
-            marked = self._apply_template([{**message, "content": _marked(message["content"])} for message in messages])
+        if any(
+            self._escaper.may_complete_special_token(message["content"]) for message in messages
+        ):  # the template may complete a token
+            marked = self._apply_template(
+                [{**message, "content": _marked(message["content"])} for message in messages]
+            )
             if self._escaper.special_ids(marked) != self._escaper.special_ids(text):
                 return marked
         return text
@@ -140,7 +152,12 @@ class PromptBuilder:
         return token_id in self._tokenizer.all_special_ids
 
     def _add(
-        self, key: tuple[Any, tuple[str, ...]], prompt_ids: tuple[int, ...], observation_text: str, *, shortened: bool
+        self,
+        key: tuple[Any, tuple[str, ...]],
+        prompt_ids: tuple[int, ...],
+        observation_text: str,
+        *,
+        shortened: bool,
     ) -> Prompt:
         prompt = Prompt(
             token_ids=prompt_ids,
