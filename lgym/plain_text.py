@@ -135,7 +135,6 @@ class SpecialTokenEscaper:
         return parts
 
     def _token_spans(self, texts: list[str], own: frozenset[int]) -> list[list[tuple[int, int, str]]]:
-        """Start, end and name of every token that each text spells."""
         if not self._tokenizer.is_fast:
             wanted = {name for token_id, name in self._names.items() if token_id not in own}
             return [

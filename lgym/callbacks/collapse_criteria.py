@@ -40,12 +40,14 @@ class CollapseCriterion:
         return value > self.bound(highest) if self.above else value < self.bound(highest)
 
 
-UPDATE_METRICS = ("policy/entropy", "policy/approx_kl")
-"""Metrics of the passes over a rollout; the others are known when it has been played."""
+UPDATE_METRICS = (
+    "policy/entropy",
+    "policy/approx_kl",
+)  # of a rollout's update, not its play
 
+# Fraction of the range of returns below which a fall is none, however little chance there is in it: once a game
+# is solved, returns do not vary, and 0.9549 would be a fall from 0.9551.
 NOTICEABLE = 0.01
-"""Fraction of the range of returns below which a fall is none, however little chance there is in it: once a
-game is solved, returns do not vary, and 0.9549 would be a fall from 0.9551."""
 
 
 class CollapseDetector:
@@ -74,9 +76,10 @@ class CollapseDetector:
     ) -> None:
         """
         Args:
-            max_dominant_action: `rollout/dominant_action`: one action for nearly everything. Null where that is right.
-            min_action_information: `rollout/action_information`, as a share of its highest: the same answer to every state.
-                Likewise.
+            max_dominant_action: `rollout/dominant_action`: one action for nearly everything. Null where that
+                is right.
+            min_action_information: `rollout/action_information`, as a share of its highest: the same answer
+                to every state. Likewise.
             max_repetition: `rollout/repetition`: replies that go round in circles.
             min_parse_rate: `rollout/parse_rate`, as a share of its highest.
             max_kl: `policy/approx_kl`, nats: one update took the policy this far.

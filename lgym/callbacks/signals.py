@@ -15,8 +15,7 @@ import lightning as L
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 
-FIRST_PROCESS = "LGYM_FIRST_PROCESS"
-"""The environment variable in which the first process of a run gives its id to those that it starts."""
+FIRST_PROCESS = "LGYM_FIRST_PROCESS"  # the environment variable with the id of a run's first process
 
 
 class GracefulShutdown(L.Callback):

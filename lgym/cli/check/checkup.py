@@ -131,8 +131,7 @@ class Checkup:
         rate = None if module.chooses else trial.parse_rate
         counts = count_tokens(rollout, module.context_length)
         whole = estimate(data, trial, self.random, speaks=module.speaks)
-        report.show_tokens(counts, rate)
-        report.show_estimate(data, trial, whole, imitates=module.imitates)
+        report.show_costs(data, trial, counts, whole, rate)
         self.record |= {"parse_rate": rate, "tokens": counts, "rollout": whole}
         if rate is not None:
             self.findings += parse_findings(
@@ -140,7 +139,6 @@ class Checkup:
             )
 
     def _check_history(self, builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
-        """True if prompts of these episodes are too long."""
         data, module = self.data, self.module
         if data.history == 0:
             return False

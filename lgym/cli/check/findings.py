@@ -12,8 +12,7 @@ from lgym.data.chat import ContextBuilder
 MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 MAX_QUESTIONS = 2000  # of random play that are tried as prompts
 
-TurnTexts = tuple[str, str]
-"""An observation and the answer to it."""
+TurnTexts = tuple[str, str]  # an observation and the answer to it
 
 
 class Finding(NamedTuple):
@@ -55,7 +54,9 @@ def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | N
     if fault is None:
         return
     lost = f"The environment does not honor its reset seed: {fault}."
-    remedy = "Draw all that is random from self.np_random, seeded by super().reset(seed=seed), and carry nothing over."
+    remedy = (
+        "Draw random numbers from self.np_random, seeded by super().reset(seed=seed), and carry nothing over."
+    )
     if group_size > 1:
         yield Finding(
             True,
@@ -171,6 +172,5 @@ def _turns_over(builder: ContextBuilder, episode: Sequence[TurnTexts], reach: in
 
 
 def _prompt_tokens(builder: ContextBuilder, turns: Sequence[TurnTexts]) -> int:
-    """Tokens of the prompt at the last of these turns, with the others before it."""
     shown = [(observation, builder.reply_text(answer)) for observation, answer in turns[:-1]]
     return len(builder.encode(builder.render(shown, turns[-1][0])))
