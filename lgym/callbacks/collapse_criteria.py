@@ -45,8 +45,8 @@ UPDATE_METRICS = (
     "policy/approx_kl",
 )  # of a rollout's update, not its play
 
-# Fraction of the range of returns below which a fall is none, however little chance there is in it: once a game
-# is solved, returns do not vary, and 0.9549 would be a fall from 0.9551.
+# Fraction of the range of returns below which a fall is none, however little chance there is in it: once a
+# game is solved, returns do not vary, and 0.9549 would be a fall from 0.9551.
 NOTICEABLE = 0.01
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer import Trainer
 
-from lgym.cli.check import check
+from lgym.cli.check.checkup import check
 from lgym.cli.check.findings import Finding
 from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.data import RolloutDataModule
