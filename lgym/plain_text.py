@@ -1,8 +1,6 @@
 """Text of others on its way to a tokenizer, a terminal or a file: it stays plain text, and too long a text is
 cut."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable

@@ -1,8 +1,6 @@
 """Criteria for a collapsing run: limits of a rollout's metrics, and what is remembered of the rollouts
 before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, sqrt
@@ -40,10 +38,7 @@ class CollapseCriterion:
         return value > self.bound(highest) if self.above else value < self.bound(highest)
 
 
-UPDATE_METRICS = (
-    "policy/entropy",
-    "policy/approx_kl",
-)  # of a rollout's update, not its play
+UPDATE_METRICS = ("policy/entropy", "policy/approx_kl")  # of the update, not of the play
 
 # Fraction of the range of returns below which a fall is none, however little chance there is in it: once a
 # game is solved, returns do not vary, and 0.9549 would be a fall from 0.9551.

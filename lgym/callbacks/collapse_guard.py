@@ -1,7 +1,5 @@
 """Detection of a collapsing run, and what is done about it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path

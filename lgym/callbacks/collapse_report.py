@@ -1,7 +1,5 @@
 """The actions of a collapse guard, for people to read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

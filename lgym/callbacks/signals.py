@@ -1,8 +1,6 @@
 """Runs that are ended from outside: by a signal, by a cluster that takes its node back, by the death of rank
 0."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 """The end of a run on the terminal: its result beside known policies, the places of its files, and the next
 commands."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

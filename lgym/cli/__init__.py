@@ -1,8 +1,6 @@
 """The command line: `lgym fit | validate | test | predict | check | play --config FILE [--any.option VALUE
 ...]`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

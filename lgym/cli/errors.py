@@ -1,7 +1,5 @@
 """The last message of a run that fails, and the messages of libraries that are not shown."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """`lgym play`: watch the agent play turn by turn, or take the turns yourself."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

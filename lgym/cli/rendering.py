@@ -1,7 +1,5 @@
 """An environment's own rendering of an episode: text printed turn by turn, or frames saved as one GIF."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lightning's Trainer with `check` and `play`, and with an evaluation of the policy that a run ends with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from lightning.pytorch import Callback, LightningModule

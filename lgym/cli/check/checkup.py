@@ -1,7 +1,5 @@
 """The check from end to end: the environment first, then the model in it, then the findings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What would make training useless, with its remedy; and what is odd and may be intended."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The environment and its agent without a model: random play, and a test of the reset seed."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time

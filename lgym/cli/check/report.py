@@ -1,7 +1,5 @@
 """The results of a check as a person reads them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A small rollout and one step of learning from it, and an estimate of a whole rollout's costs."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys
