@@ -1,6 +1,6 @@
 """Online reinforcement learning of language-model agents in any Gymnasium environment, on PyTorch Lightning.
 
-The names of `__all__` are public. All else is private and may change, except the class paths of configurations.
+The names of `__all__` are public. All else is private and may change, except class paths of configurations.
 Importing lgym alone is cheap: a name's module is imported when the name is first used.
 """
 

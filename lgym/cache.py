@@ -1,7 +1,5 @@
 """Folder of the files that lgym makes once: converted models, compiled games."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Text of others on its way to a tokenizer, a terminal or a file: it stays plain text, and too long a text is
 cut."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -135,7 +133,6 @@ class SpecialTokenEscaper:
         return parts
 
     def _token_spans(self, texts: list[str], own: frozenset[int]) -> list[list[tuple[int, int, str]]]:
-        """Start, end and name of every token that each text spells."""
         if not self._tokenizer.is_fast:
             wanted = {name for token_id, name in self._names.items() if token_id not in own}
             return [

@@ -1,7 +1,5 @@
 """Terminal output: colors where they are wanted, and text of others that cannot act on the terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

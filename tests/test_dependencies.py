@@ -1,4 +1,5 @@
-"""Every import of the package is a declared dependency: what another package happens to bring may go with its next version."""
+"""Every import of the package is a declared dependency: what another package happens to bring may go with its
+next version."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def declared() -> set[str]:
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *(line for name in extras.keys() - {"dev"} for line in extras[name])]
+    requirements = [
+        *project["dependencies"],
+        *(line for name in extras.keys() - {"dev"} for line in extras[name]),
+    ]
     return {normalized(re.split(r"[\[<>=!~; ]", line)[0]) for line in requirements}
 
 
@@ -41,7 +45,8 @@ def normalized(name: str) -> str:
 
 
 def test_every_import_is_declared():
-    """Of a name that several distributions bring, one is enough; one that is not installed is called as it is imported."""
+    """Of a name that several distributions bring, one is enough; one that is not installed is called as it is
+    imported."""
     known, distributions = declared(), packages_distributions()
     missing = {n for n in imported() if not known & set(map(normalized, distributions.get(n, [n])))}
     assert not missing

@@ -1,7 +1,5 @@
 """Exact value and hit/stay chart of a Blackjack policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning as L

@@ -1,7 +1,5 @@
 """Detection of a collapsing run, and what is done about it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
@@ -262,13 +260,10 @@ class CollapseGuard(L.Callback):
     def _snapshot(
         self, trainer: L.Trainer, module: PolicyLearner, rollouts: int, score: float | None = None
     ) -> dict[str, Any]:
-        """A snapshot with its score, the number of rollouts before it, and of those that it has learned
-        from."""
         origin = {"score": score, "number": rollouts, "rollouts": rollouts - self.undone}
         return {**snapshot(module, trainer.optimizers), **origin, "best_return": self.detector.best}
 
     def _announce(self, trainer: L.Trainer, action: str, signs: Sequence[str]) -> None:
-        """Tells of an action on the terminal, in TensorBoard's text and in the checkpoint."""
         event = {
             "rollout": trainer.current_epoch + 1,
             "level": self.level,

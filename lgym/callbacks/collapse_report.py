@@ -1,7 +1,5 @@
 """The actions of a collapse guard, for people to read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,11 +30,10 @@ The weights are those {origin}; `{monitor}` says which are best.
   others' `loss.kl_coef`.
 - More episodes in a rollout, or fewer `data.update_epochs`: steps that follow chance less.
 - PPO: `value_warmup`, so that states are told apart before actions are.
-- A sign that is no fault here, such as one action that is right everywhere: switch it off by setting its limit
-  to null.
+- A sign that is no fault here, such as one action that is right everywhere: set its limit to null.
 
-The checkpoint and the adapter hold the weights that the guard went back to. `--ckpt_path last` goes on from there,
-with the lowered learning rates, or with those that you give.
+The checkpoint and the adapter hold the weights that the guard went back to. `--ckpt_path last` goes on from
+there, with the lowered learning rates, or with those that you give.
 """
 
 

@@ -1,7 +1,5 @@
 """A full disk, reported early and plainly."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

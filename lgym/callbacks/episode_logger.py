@@ -1,7 +1,5 @@
 """Episodes as people read them: in TensorBoard while training, as JSON lines from `predict`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The trained adapter as a plain peft folder, for use without lgym."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The progress bar: rollouts done, and within a rollout the episodes played or the minibatches learned."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Runs that are ended from outside: by a signal, by a cluster that takes its node back, by the death of rank
 0."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -15,8 +13,7 @@ import lightning as L
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 
-FIRST_PROCESS = "LGYM_FIRST_PROCESS"
-"""The environment variable in which the first process of a run gives its id to those that it starts."""
+FIRST_PROCESS = "LGYM_FIRST_PROCESS"  # the environment variable with the id of a run's first process
 
 
 class GracefulShutdown(L.Callback):

@@ -1,8 +1,6 @@
 """The end of a run on the terminal: its result beside known policies, the places of its files, and the next
 commands."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time
@@ -28,21 +26,21 @@ class RunSummary(L.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._evaluated_after = 0
-        self._trained = False
+        self._started: float | None = None
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._trained = True
-
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        rollouts, minutes = trainer.current_epoch, (time.monotonic() - self._started) / 60
+        rollouts = trainer.current_epoch
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         guards = [callback for callback in callbacks if isinstance(callback, CollapseGuard)]
-        if self._trained:
-            session = f"{trainer.global_step} optimizer steps; this session {minutes:.1f} minutes"
-            say(f"\nTrained {rollouts} rollouts, {session}.")
+        if self._started is not None:
+            steps = trainer.global_step
+            minutes = (time.monotonic() - self._started) / 60
+            say(
+                f"\nTrained {rollouts} rollouts, {steps} optimizer steps; this session {minutes:.1f} minutes."
+            )
             if 0 < (last := self._evaluated_after) < rollouts:
                 say(f"Stopped between two evaluations; the last one was after {last} rollouts.")
             if any(guard.rolled_back_after >= self._evaluated_after for guard in guards):
@@ -123,6 +121,5 @@ def _command(name: str) -> str:
 
 
 def _short(path: Path, *, follow: bool = True) -> str:
-    """The path relative to the current folder if it lies in it."""
     resolved = path.resolve() if follow else path
     return str(resolved.relative_to(Path.cwd())) if resolved.is_relative_to(Path.cwd()) else str(path)

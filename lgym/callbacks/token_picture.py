@@ -1,7 +1,5 @@
 """Episodes as pictures of their tokens: those that the policy chose stand out, with their advantages."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Prompt tokens and chosen tokens of a rollout, as a picture in TensorBoard."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

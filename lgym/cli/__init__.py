@@ -1,8 +1,6 @@
 """The command line: `lgym fit | validate | test | predict | check | play --config FILE [--any.option VALUE
 ...]`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -58,8 +56,8 @@ READ_ONLY_TRAINER: dict[str, Any] = {
     "strategy": "auto",
 }
 
+# The subcommands that write no run's folder, with their options that need no value.
 READ_ONLY_SWITCHES = {"check": (), "play": ("greedy", "human", "render")}
-"""The subcommands that write no run's folder, with their options that need no value."""
 
 
 def default_precision(llm: LLMConfig) -> str:
@@ -91,7 +89,7 @@ class LgymCLI(LightningCLI):
             auto_configure_optimizers=False,
             parser_kwargs={
                 "prog": "lgym",
-                "description": "Online reinforcement learning of language-model agents in Gymnasium environments.",
+                "description": "Online reinforcement learning of language-model agents in Gymnasium.",
                 **raising,
                 **{name: dict(raising) for name in names},
             },

@@ -1,7 +1,5 @@
 """Checkpoints on disk, written so that there is always a whole one."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The last message of a run that fails, and the messages of libraries that are not shown."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -12,14 +10,14 @@ from contextlib import contextmanager
 from jsonargparse import ArgumentError
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lgym import distributed
+from lgym import ranks
 from lgym.plain_text import escape_control_chars, truncate_middle
 from lgym.types import LgymError
 
 MAX_MESSAGE = 10_000  # characters; a message may quote an observation
 
 PEER_LOST = (
-    "Process {rank} of the run ends, since another one has ended or cannot be reached; its own message stands "
+    "Process {rank} of the run ends, since another one has ended or cannot be reached; its message stands "
     "above, unless it was killed, as it is where memory runs out. The last checkpoint is whole: go on with "
     "--ckpt_path last.\n"
     "({error})"
@@ -44,7 +42,8 @@ UNHELPFUL_WARNINGS = (
 def errors_as_messages() -> Iterator[None]:
     """Context manager that ends the process with one message where lgym or the parser refuses something.
 
-    Other errors, such as a `ValueError` of the user's own agent, keep their traceback; with `LGYM_DEBUG=1` all do.
+    Other errors, such as a `ValueError` of the user's own agent, keep their traceback; with `LGYM_DEBUG=1`
+    all do.
     """
     try:
         yield
@@ -59,9 +58,10 @@ def errors_as_messages() -> Iterator[None]:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """The message of a refusal by lgym or Lightning, or of the loss of another process; `None` for other errors."""
-    if isinstance(error, RuntimeError) and distributed.is_peer_failure(error):
-        return PEER_LOST.format(rank=distributed.rank(), error=str(error).splitlines()[0][:200])
+    """The message of a refusal by lgym or Lightning, or of the loss of another process; `None` for other
+    errors."""
+    if isinstance(error, RuntimeError) and ranks.is_loss_of_another(error):
+        return PEER_LOST.format(rank=ranks.rank(), error=str(error).splitlines()[0][:200])
     while (
         type(error) is ValueError and error.__cause__ is not None
     ):  # jsonargparse wraps what a constructor raises
@@ -79,7 +79,6 @@ def _printable(message: str) -> str:
 
 
 def _without_types(message: str) -> str:
-    """A parser's message without its account of every type that it tried."""
     noise = (
         "Does not validate against",
         "Subtypes:",

@@ -1,12 +1,10 @@
 """`lgym play`: watch the agent play turn by turn, or take the turns yourself."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -65,25 +63,21 @@ class PlayOptions:
         return Path(self.render_to or folder / "play.gif")
 
 
-class Outcome(NamedTuple):
-    """The end of an episode."""
-
-    episode_return: float
-    turns: int
-    terminated: bool
-
-
 class Stage:
     """The environment that is played in, and its rendering."""
 
     def __init__(self, data: RolloutDataModule, options: PlayOptions) -> None:
         self._options = options
-        self.env: gymnasium.Env = rendering_env(data) if options.render else data.env_maker("predict")()
-        self._renderer = Renderer(self.env) if options.render else None
+        self.env = rendering_env(data) if options.render else data.env_maker("predict")()
+        self._renderer = Renderer(self.env if options.render else None)
 
-    def play(self, play_episode: Callable[[int], Outcome]) -> None:
-        """Plays episodes by their reset seeds; the end of the input, or Ctrl-C, ends them without an
-        error."""
+    def play(self, play_episode: Callable[[int], tuple[float, int, bool]]) -> None:
+        """Plays episodes; the end of the input, or Ctrl-C, ends them without an error.
+
+        Args:
+            play_episode: plays the episode of a reset seed; returns its return, its turns, and True if it
+                terminated.
+        """
         returns = []
         try:
             for number in range(self._options.episodes):
@@ -100,20 +94,15 @@ class Stage:
             say("\nStopped.")
         finally:
             self.env.close()
-            if self._renderer is not None:
-                self._renderer.save(self._options.gif, self._options.delay)
+            self._renderer.save(self._options.gif, self._options.delay)
         if len(returns) > 1:
             say(f"\n{len(returns)} episodes, mean return {np.mean(returns):+.4f}")
 
-    def render(self) -> None:
-        """Shows the environment as it is now, if rendering was asked for."""
-        if self._renderer is not None:
-            self._renderer.render()
-
-    def end_turn(self) -> None:
-        """Shows the environment after a turn, and waits."""
-        self.render()
-        time.sleep(self._options.delay)
+    def render(self, *, wait: bool) -> None:
+        """Shows the environment as it is now, and waits after a turn."""
+        self._renderer.render()
+        if wait:
+            time.sleep(self._options.delay)
 
 
 def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) -> None:
@@ -126,9 +115,9 @@ def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) 
     policy: Any
     with module.inference() as policy:
 
-        def play_episode(seed: int) -> Outcome:
+        def play_episode(seed: int) -> tuple[float, int, bool]:
             slot.reset(seed)
-            stage.render()
+            stage.render(wait=False)
             table = (ReplyTable if policy.speaks else ContextTable)(policy, going_on=data.history != 0)
             terminated = False
             while slot.live:
@@ -137,8 +126,8 @@ def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) 
                 reward, terminated, _ = slot.step(said)
                 note = "" if slot.parsed else "; the reply names no action"
                 say("\n" + format_turn(table.turn(number, int(choices[0]), reward), note))
-                stage.end_turn()
-            return Outcome(slot.episode_return, len(slot.answers), terminated)
+                stage.render(wait=True)
+            return slot.episode_return, len(slot.answers), terminated
 
         stage.play(play_episode)
 
@@ -149,9 +138,9 @@ def play_yourself(data: RolloutDataModule, options: PlayOptions) -> None:
     agent, env = data.agent_of("predict"), stage.env
     say(escape_control_chars(agent.system_prompt))
 
-    def play_episode(seed: int) -> Outcome:
+    def play_episode(seed: int) -> tuple[float, int, bool]:
         observation, info = env.reset(seed=seed)
-        stage.render()
+        stage.render(wait=False)
         episode_return, turns, terminated, truncated = 0.0, 0, False, False
         while not (terminated or truncated):
             action = _ask_person(agent, env, observation, info)
@@ -159,9 +148,9 @@ def play_yourself(data: RolloutDataModule, options: PlayOptions) -> None:
             episode_return += float(reward)
             turns += 1
             say(f"  reward {float(reward):+g}")
-            stage.end_turn()
+            stage.render(wait=True)
         say("\n" + escape_control_chars(agent.format_observation(observation)))
-        return Outcome(episode_return, turns, bool(terminated))
+        return episode_return, turns, bool(terminated)
 
     stage.play(play_episode)
 

@@ -1,7 +1,6 @@
 """An environment's own rendering of an episode: text printed turn by turn, or frames saved as one GIF."""
 
-from __future__ import annotations
-
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium
@@ -26,9 +25,8 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
     eval_env_kwargs = data.eval_env_kwargs or {}
     mode = {**(data.env_kwargs or {}), **eval_env_kwargs}.get("render_mode")
     if mode is None:
-        plain = data.env_maker("predict")()
-        offered = plain.metadata.get("render_modes", ())
-        plain.close()
+        with closing(data.env_maker("predict")()) as env:
+            offered = env.metadata.get("render_modes", ())
         mode = next((m for m in MODES if m in offered), None)
         if mode is None:
             raise ConfigError(
@@ -44,16 +42,16 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
 
 
 class Renderer:
-    """Shows an environment's rendering after each turn."""
+    """Shows an environment's rendering after each turn; nothing without an environment."""
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env | None) -> None:
         self._env = env
         self._frames: list[Image.Image] = []
 
     def render(self) -> None:
         """Prints the text, or keeps the frame."""
         try:
-            rendered = self._env.render()
+            rendered = None if self._env is None else self._env.render()
         except DependencyNotInstalled as error:
             raise ConfigError(
                 f"The environment cannot be rendered: {error}. Install that, or leave --render out."

@@ -1,8 +1,6 @@
 """Layout of a run's folder: `<default_root_dir>/version_<n>/` with logs, config.yaml, `checkpoints/` and
 `adapter/`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lgym.types import ConfigError

@@ -1,14 +1,11 @@
 """Lightning's Trainer with `check` and `play`, and with an evaluation of the policy that a run ends with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer import Trainer
-from torch.utils.data import DataLoader, IterableDataset
 
-from lgym.cli.check import check
+from lgym.cli.check.checkup import check
 from lgym.cli.check.findings import Finding
 from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.data import RolloutDataModule
@@ -93,8 +90,12 @@ class LgymTrainer(Trainer):
         ckpt_path: str | None,
     ) -> None:
         """Runs `work` once, with the model built, on its device, and the checkpoint in it."""
-        loader = DataLoader(_Once(work), batch_size=None)
-        datamodule.predict_dataloader = lambda: loader  # type: ignore[method-assign]
+
+        def run_without_batches() -> Iterator[None]:
+            work()
+            yield from ()
+
+        datamodule.predict_dataloader = run_without_batches  # type: ignore[method-assign, assignment]
         self.predict_loop.inference_mode = False  # a check takes gradients
         self.predict(
             model, datamodule=datamodule, return_predictions=False, ckpt_path=ckpt_path, weights_only=True
@@ -107,14 +108,3 @@ class FinalEvaluation(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch + 1 == trainer.max_epochs:
             trainer.check_val_every_n_epoch = 1
-
-
-class _Once(IterableDataset):
-    """Dataset without batches that runs `work` when it is iterated."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work = work
-
-    def __iter__(self) -> Iterator[None]:
-        self.work()
-        return iter(())

@@ -1,7 +1,5 @@
 """Refusal of YAML with duplicate keys: parsers take the last one without a word."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -48,7 +48,8 @@ ONLY_FALLEN = {"min_entropy", "min_variance_within", "min_variance_across", "min
 
 @pytest.mark.parametrize("name", TABLE)
 def test_each_metric_has_its_sign(name):
-    """Catches a limit that is not looked at, on the wrong side, on the wrong scale or under another metric's name."""
+    """Catches a limit that is not looked at, on the wrong side, on the wrong scale or under another metric's
+    name."""
     metric, wrong, right = TABLE[name]
     detector = CollapseGuard().detector
     assert detector.detect(HEALTHY) == []
@@ -74,7 +75,8 @@ def test_every_limit_is_in_the_table():
 
 
 def test_what_a_run_begins_with_is_not_held_against_it():
-    """Catches an alarm at an untrained model; once it has been better, the same is a sign. The KL is one at once."""
+    """Catches an alarm at an untrained model; once it has been better, the same is a sign. The KL is one at
+    once."""
     detector = only(max_dominant_action=0.95, max_kl=0.5)
     stays = {**HEALTHY, "rollout/dominant_action": 0.99}
     assert detector.detect(stays) == detector.detect(stays) == []
@@ -94,8 +96,9 @@ def test_a_fall_within_chance_is_none():
 
 
 def test_a_solved_game_is_no_collapse():
-    """Mean returns of -1, then 0.9551 without any deviation, so without a standard error: 0.9549 was "a fall". The range is
-    -1.5 (a deviation of 0.5 below the first) to 0.9551, a hundredth of it 0.0246, so the first fall is below 0.9305."""
+    """Mean returns of -1, then 0.9551 without any deviation, so without a standard error: 0.9549 was "a
+    fall". The range is -1.5 (a deviation of 0.5 below the first) to 0.9551, a hundredth of it 0.0246, so the
+    first fall is below 0.9305."""
     solved = {**HEALTHY, "policy/entropy": 0.0003, "rollout/return_std": 0.0}
     detector = only(min_entropy=0.005)
     detector.detect({**HEALTHY, "rollout/return_mean": -1.0})
@@ -111,7 +114,8 @@ def test_a_solved_game_is_no_collapse():
 
 
 def test_the_highest_and_the_best_are_those_of_sound_rollouts():
-    """Catches a collapse that raises its own standard, such as always-stay, which is better than random play."""
+    """Catches a collapse that raises its own standard, such as always-stay, which is better than random
+    play."""
     detector = only(max_dominant_action=0.95, min_variance_within=0.01)
     detector.detect(HEALTHY)
     detector.detect(

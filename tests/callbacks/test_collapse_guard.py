@@ -29,7 +29,8 @@ def _nothing_seen():
 
 
 def guarded(root, model, rollouts, spoil=(), guard=None, spoiler=None, **options):
-    """A run with a guard that acts; its rollouts of the numbers `spoil` look as if one action were played everywhere."""
+    """A run with a guard that acts; its rollouts of the numbers `spoil` look as if one action were played
+    everywhere."""
     callbacks = [
         {"class_path": "lgym.callbacks.CollapseGuard", "init_args": guard or {}},
         {"class_path": "helpers.spoiler.Spoiler", "init_args": {"rollouts": list(spoil), **(spoiler or {})}},
@@ -51,7 +52,8 @@ def logged(root, name):
 
 
 def broken_loss(monkeypatch, rollouts, how):
-    """PPO's loss is of no use in the second minibatch of these rollouts, counted from 1; tells of what it was asked for."""
+    """PPO's loss is of no use in the second minibatch of these rollouts, counted from 1; tells of what it was
+    asked for."""
     sound, asked = PPO.loss, []
 
     def broken(self, batch):
@@ -74,7 +76,8 @@ def broken_loss(monkeypatch, rollouts, how):
 
 
 def test_it_warns_then_lowers_then_goes_back_then_stops(tmp_path, model_folder, capsys):
-    """In this order, with the rate halved at each step but the first and last; then exit status 1 and the report."""
+    """In this order, with the rate halved at each step but the first and last; then exit status 1 and the
+    report."""
     with pytest.raises(SystemExit) as stop:
         guarded(tmp_path, model_folder, 9, guard={**EVERY_ROLLOUT, "max_rollbacks": 2})
     assert stop.value.code == 1
@@ -122,8 +125,9 @@ def test_rollouts_without_a_sign_bring_it_down_again(tmp_path, model_folder):
 
 
 def test_it_goes_back_to_the_best_validated_weights_exactly(tmp_path, model_folder):
-    """Weights, optimizer and random states, as they were after rollout 1. Those after 2 were validated too, but rollout 3,
-    which they played, shows a sign: always-stay is better than an untrained policy, and must not become the best."""
+    """Weights, optimizer and random states, as they were after rollout 1. Those after 2 were validated too,
+    but rollout 3, which they played, shows a sign: always-stay is better than an untrained policy, and must
+    not become the best."""
     guarded(tmp_path, model_folder, 6, spoil=[3, 4, 5])
     seen, kept = Spoiler.seen, state(tmp_path)
     assert_same(seen[0], seen[4])
@@ -153,8 +157,8 @@ def test_the_best_is_the_best_by_the_monitor(tmp_path, model_folder, mode):
 
 
 def test_without_an_evaluation_it_goes_back_to_the_start(tmp_path, model_folder):
-    """The untrained adapters and an optimizer that has taken no step. PPO's value warm-up then comes once more, as in
-    rollout 1: the policy must not learn from a value head that is not warm yet."""
+    """The untrained adapters and an optimizer that has taken no step. PPO's value warm-up then comes once
+    more, as in rollout 1: the policy must not learn from a value head that is not warm yet."""
     guarded(tmp_path, model_folder, 5, spoil=[2, 3, 4], trainer__limit_val_batches=0)
     assert all(not tensor.any() for name, tensor in Spoiler.seen[3]["weights"].items() if "lora_B" in name)
     assert Spoiler.seen[3]["optimizer"] == {}
@@ -184,8 +188,8 @@ def test_imitation_comes_before_the_start(tmp_path, model_folder):
     ("stop", "schedule"), [(2, {}), (3, SCHEDULE), (4, {})], ids=["warned", "lowered", "went-back"]
 )
 def test_a_guarded_run_resumes_exactly(tmp_path, model_folder, schedule, stop):
-    """After the warning, after the rate was lowered and after going back: the run that was not stopped, bit for bit. All of
-    it loads as plain tensors and numbers."""
+    """After the warning, after the rate was lowered and after going back: the run that was not stopped, bit
+    for bit. All of it loads as plain tensors and numbers."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     bad = {"spoil": [2, 3, 4, 6], **schedule}
     guarded(whole, model_folder, 6, **bad)
@@ -202,8 +206,8 @@ def test_a_guarded_run_resumes_exactly(tmp_path, model_folder, schedule, stop):
     ids=["between", "before", "never"],
 )
 def test_an_evaluation_at_a_stop_is_not_remembered(tmp_path, model_folder, stop, every, spoil):
-    """A run that is stopped is evaluated there, out of turn; the uninterrupted run is not, and knows nothing of weights that
-    were good then. Catches a guard that would go back to them after it is resumed."""
+    """A run that is stopped is evaluated there, out of turn; the uninterrupted run is not, and knows nothing
+    of weights that were good then. Catches a guard that would go back to them after it is resumed."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     bad = {"spoil": spoil, "trainer__check_val_every_n_epoch": every}
     guarded(whole, model_folder, 7, **bad)
@@ -214,7 +218,8 @@ def test_an_evaluation_at_a_stop_is_not_remembered(tmp_path, model_folder, stop,
 
 
 def test_a_rollout_that_taught_nothing_is_not_judged_by_the_one_before(tmp_path, model_folder, monkeypatch):
-    """Rollout 2 has no loss, and so no divergence. The trainer tells of rollout 1's again, unless the run was stopped in
+    """Rollout 2 has no loss, and so no divergence. The trainer tells of rollout 1's again, unless the run was
+    stopped in
     between: the uninterrupted run's guard saw a second sign, and lowered the learning rate."""
     sound = PPO.loss
     monkeypatch.setattr(
@@ -229,7 +234,8 @@ def test_a_rollout_that_taught_nothing_is_not_judged_by_the_one_before(tmp_path,
 
 
 def test_a_lowered_rate_stays_low_until_another_is_given(tmp_path, model_folder):
-    """Resuming applies the configured rate: with the factor if it is the old one, and as it stands if it is new."""
+    """Resuming applies the configured rate: with the factor if it is the old one, and as it stands if it is
+    new."""
     settings = {"guard": EVERY_ROLLOUT, "trainer__limit_val_batches": 0}
     guarded(tmp_path, model_folder, 2, **settings)
     kept = tmp_path / "version_0" / "checkpoints" / "kept.ckpt"

@@ -70,14 +70,16 @@ def run(tmp_path, model_folder):
 
 
 def test_sigterm_ends_a_run_in_order(run, tmp_path):
-    """A preempted node gives half a minute; Lightning by itself would go on to the end of a minibatch, or of the playing."""
+    """A preempted node gives half a minute; Lightning by itself would go on to the end of a minibatch, or of
+    the playing."""
     assert "holds the run after its last whole rollout; --ckpt_path last goes on from there" in run(
         signal.SIGTERM
     )
 
 
 def test_slurms_signal_asks_for_requeueing(run, tmp_path):
-    """And leaves no checkpoint of the middle of a rollout, which Lightning would resume from before any other."""
+    """And leaves no checkpoint of the middle of a rollout, which Lightning would resume from before any
+    other."""
     (tmp_path / "bin").mkdir()
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")

@@ -140,7 +140,8 @@ def test_a_token_without_text_is_seen():
 
 
 def test_what_is_not_printable_is_escaped(monkeypatch):
-    """Characters that have no glyph, or turn the text's direction, would show another text than the policy's."""
+    """Characters that have no glyph, or turn the text's direction, would show another text than the
+    policy's."""
     assert shown_texts(monkeypatch, sampled("\x1b[0m\x00\u202e\ud83d\tä", 0.0)) == [
         ["\\x1b[0m\\x00\\u202e\\ud83d\\tä"]
     ]
@@ -171,7 +172,8 @@ def test_lines_end_at_the_width_and_lose_nothing(monkeypatch):
 
 
 def test_long_prompts_are_shortened_in_the_middle(monkeypatch):
-    """The start tells which prompt it is and the end what was asked last; what the policy said is never left out."""
+    """The start tells which prompt it is and the end what was asked last; what the policy said is never left
+    out."""
     words = [f"{i};" for i in range(1000)]
     texts = shown_texts(monkeypatch, *map(prompt, words), *(sampled("a", 1.0) for _ in range(500)))
     flat = [text for line in texts for text in line]
@@ -184,7 +186,8 @@ def test_long_prompts_are_shortened_in_the_middle(monkeypatch):
 
 
 def test_the_height_is_bounded_and_the_rest_counted(monkeypatch):
-    """A picture of a whole rollout would fill the log, and one cut off in silence would pass for all of it."""
+    """A picture of a whole rollout would fill the log, and one cut off in silence would pass for all of
+    it."""
     tokens = [prompt("p") for _ in range(300)] + [sampled("word\n", 1.0) for _ in range(1000)]
     assert MAX_HEIGHT - 80 < token_picture([tokens], ["title"]).shape[0] <= MAX_HEIGHT
     lines = shown_texts(monkeypatch, *tokens)

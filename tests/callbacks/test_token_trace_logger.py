@@ -14,7 +14,8 @@ def turn(prompt, ids, mask, advantages):
 
 
 def test_tokens_are_told_apart():
-    """A choice behind a forced cue, and a second prompt that goes on from the first turn: only what is new is shown."""
+    """A choice behind a forced cue, and a second prompt that goes on from the first turn: only what is new is
+    shown."""
     first = turn("red", "x:b", (True, False, True), (1.5, 0.0, -2.0))
     second = turn("redx:b>go", "y", (True,), (0.25,))
     shown = shown_tokens([first, second], tiny.tokenizer())

@@ -1,4 +1,5 @@
-"""`lgym check`: a healthy run passes, and each thing that makes training useless ends it with status 1 and its mend."""
+"""`lgym check`: a healthy run passes, and each thing that makes training useless ends it with status 1 and
+its mend."""
 
 from __future__ import annotations
 
@@ -266,8 +267,8 @@ def test_constant_words_and_equal_returns_are_warnings(checked):
 
 
 def test_truncation_without_a_discount_is_a_warning(checked, grouped):
-    """Values bootstrapped at the cut have no fixed point then. With a discount, without a cut, or without a critic, nothing
-    is wrong; who never heard of it would look for the drift for days."""
+    """Values bootstrapped at the cut have no fixed point then. With a discount, without a cut, or without a
+    critic, nothing is wrong; who never heard of it would look for the drift for days."""
     counting = {
         "data__env": "Counting-v0",
         "data__agent": "helpers.echo.CountingAgent",
@@ -321,14 +322,15 @@ class SilentAgent(EchoAgent):
 
 
 def test_random_play_does_not_know_the_dice():
-    """Catches actions drawn from the number that the environment is reset with: they would guess every coin. 400 coins,
-    200 expected, 10 their standard error."""
+    """Catches actions drawn from the number that the environment is reset with: they would guess every coin.
+    400 coins, 200 expected, 10 their standard error."""
     play = play_at_random(GuessEnv, SilentAgent(), history=0, episodes=400, turns=0, seed=0)
     assert 160 <= sum(play.returns) <= 240
 
 
 def test_random_play_counts_prompts_with_their_history():
-    """Three words alone; with a turn before, 3 x 3 answers x 3 words and the 3 first turns; whole episodes more."""
+    """Three words alone; with a turn before, 3 x 3 answers x 3 words and the 3 first turns; whole episodes
+    more."""
     env = {"make_env": lambda: EchoEnv(turns=3), "agent": EchoAgent(), "episodes": 300, "turns": 0, "seed": 0}
     alone, one, whole = (play_at_random(**env, history=history) for history in (0, 1, "full"))
     assert alone.lengths == [3] * 300

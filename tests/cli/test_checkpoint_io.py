@@ -42,8 +42,8 @@ def test_a_torn_one_gives_way_to_the_one_before(path, keep):
 
 
 def test_any_single_wrong_byte_is_found(path):
-    """In a tensor, in a name, in the archive's own directory (whose fields a reader of archives does not all look at), in
-    the checksum; and wherever the file is cut off."""
+    """In a tensor, in a name, in the archive's own directory (whose fields a reader of archives does not all
+    look at), in the checksum; and wherever the file is cut off."""
     data = path.read_bytes()
     assert is_whole(path)
     for at in range(len(data)):
@@ -57,7 +57,8 @@ def test_any_single_wrong_byte_is_found(path):
 
 
 def test_it_is_a_checkpoint_like_any_other(path):
-    """torch opens it, also without reading it whole; and one that another program wrote has no checksum to compare."""
+    """torch opens it, also without reading it whole; and one that another program wrote has no checksum to
+    compare."""
     for mmap in (False, True):
         assert torch.load(path, weights_only=True, mmap=mmap)["number"] == 2
     other = path.with_name("other.ckpt")

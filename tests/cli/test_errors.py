@@ -58,7 +58,8 @@ def test_unknown_option(failing):
 
 
 def test_a_key_that_stands_twice(failing, tmp_path):
-    """YAML's parsers take the last: here the settings of `llm` would be gone. In a value of an option, likewise."""
+    """YAML's parsers take the last: here the settings of `llm` would be gone. In a value of an option,
+    likewise."""
     twice = tmp_path / "twice.yaml"
     twice.write_text(BLACKJACK.read_text().replace("    optimizer:\n", "    llm: {}\n    optimizer:\n"))
     said = failing(config=twice)

@@ -1,4 +1,5 @@
-"""`lgym play`: the agent's turns with its probabilities, a person's turns, and the environment's own pictures."""
+"""`lgym play`: the agent's turns with its probabilities, a person's turns, and the environment's own
+pictures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The check from end to end: the environment first, then the model in it, then the findings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -23,7 +21,7 @@ from lgym.cli.check.findings import (
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import count_tokens, estimate, try_out
 from lgym.data import RolloutDataModule
-from lgym.data.chat import PromptBuilder
+from lgym.data.chat import ContextBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say
@@ -108,7 +106,7 @@ class Checkup:
         data, module = self.data, self.module
         module.setup("fit")  # refuses what a run would refuse
         data.setup("fit")
-        builder = data.prompt_builder("fit")
+        builder = data.context_builder("fit")
         limited = data.max_observation_tokens is not None
         self.findings += observation_findings(builder, self.random, chooses=module.chooses, limited=limited)
         if not module.speaks and self._check_history(builder, [self.random.longest]):
@@ -131,16 +129,14 @@ class Checkup:
         rate = None if module.chooses else trial.parse_rate
         counts = count_tokens(rollout, module.context_length)
         whole = estimate(data, trial, self.random, speaks=module.speaks)
-        report.show_tokens(counts, rate)
-        report.show_estimate(data, trial, whole, imitates=module.imitates)
+        report.show_costs(data, trial, counts, whole, rate)
         self.record |= {"parse_rate": rate, "tokens": counts, "rollout": whole}
         if rate is not None:
             self.findings += parse_findings(
                 rate, [reply.text for reply in rollout.replies], imitates=module.imitates
             )
 
-    def _check_history(self, builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
-        """True if prompts of these episodes are too long."""
+    def _check_history(self, builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
         data, module = self.data, self.module
         if data.history == 0:
             return False

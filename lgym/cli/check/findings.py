@@ -1,19 +1,16 @@
 """What would make training useless, with its remedy; and what is odd and may be intended."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lgym.cli.check.random_play import RandomPlay
-from lgym.data.chat import PromptBuilder
+from lgym.data.chat import ContextBuilder
 
 MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 MAX_QUESTIONS = 2000  # of random play that are tried as prompts
 
-TurnTexts = tuple[str, str]
-"""An observation and the answer to it."""
+TurnTexts = tuple[str, str]  # an observation and the answer to it
 
 
 class Finding(NamedTuple):
@@ -55,7 +52,9 @@ def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | N
     if fault is None:
         return
     lost = f"The environment does not honor its reset seed: {fault}."
-    remedy = "Draw all that is random from self.np_random, seeded by super().reset(seed=seed), and carry nothing over."
+    remedy = (
+        "Draw random numbers from self.np_random, seeded by super().reset(seed=seed), and carry nothing over."
+    )
     if group_size > 1:
         yield Finding(
             True,
@@ -101,7 +100,7 @@ def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
 
 
 def observation_findings(
-    builder: PromptBuilder, play: RandomPlay, *, chooses: bool, limited: bool
+    builder: ContextBuilder, play: RandomPlay, *, chooses: bool, limited: bool
 ) -> Iterator[Finding]:
     """Observations of random play that do not fit a prompt; `limited` if the user has set a limit.
 
@@ -127,7 +126,7 @@ def observation_findings(
 
 
 def history_findings(
-    builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
+    builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
 ) -> Iterator[Finding]:
     """Episodes whose prompts, with all the earlier turns that `history` asks for, exceed `limit` tokens."""
     num_turns, num_cut = 0, 0
@@ -160,7 +159,7 @@ def history_findings(
         )
 
 
-def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
+def _turns_over(builder: ContextBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
     """Indices of the turns whose prompts, of `reach` turns with their own, are over the limit."""
 
     def over(t: int) -> bool:
@@ -170,7 +169,6 @@ def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], reach: int
     return [*range(first, reach), *filter(over, range(reach, len(episode)))]
 
 
-def _prompt_tokens(builder: PromptBuilder, turns: Sequence[TurnTexts]) -> int:
-    """Tokens of the prompt at the last of these turns, with the others before it."""
+def _prompt_tokens(builder: ContextBuilder, turns: Sequence[TurnTexts]) -> int:
     shown = [(observation, builder.reply_text(answer)) for observation, answer in turns[:-1]]
     return len(builder.encode(builder.render(shown, turns[-1][0])))

@@ -1,12 +1,11 @@
 """The environment and its agent without a model: random play, and a test of the reset seed."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ from lgym.data.seeds import stream
 MAX_SECONDS = 4.0  # of random play
 COMPARED_TURNS = 20
 
-Question = tuple[str, tuple[str, ...]]
-"""An observation's text, and the candidates at it."""
+Question = tuple[str, tuple[str, ...]]  # an observation's text, and the candidates at it
 
 
 def score(returns: Sequence[float]) -> dict[str, float] | None:
@@ -127,18 +125,16 @@ def play_at_random(
         seed: reset seed of the first episode.
         seconds: time after which no episode begins, and none goes on.
     """
-    env, rng, play = make_env(), np.random.default_rng(stream(seed, "fit", "actions")), RandomPlay()
-    env.action_space.seed(int(rng.integers(2**31)))  # not the reset seed of any episode
+    rng, play = np.random.default_rng(stream(seed, "fit", "actions")), RandomPlay()
     prompts: set[Any] = set()
     started = time.perf_counter()
-    try:
+    with closing(make_env()) as env:
+        env.action_space.seed(int(rng.integers(2**31)))  # not the reset seed of any episode
         while len(play.lengths) < episodes or len(play.distinct) < turns:
             if time.perf_counter() - started > seconds and play.distinct:
                 break
             episode = random_turns(env, agent, seed + len(play.lengths), rng, env.action_space)
             _record(play, episode, prompts, history, deadline=started + seconds)
-    finally:
-        env.close()
     play.seconds = time.perf_counter() - started
     return play
 
@@ -176,17 +172,13 @@ def seed_fault(make_env: Callable[[], gymnasium.Env], agent: TextAgent, seeds: S
     Returns:
         The difference in words; `None` if there is none.
     """
-    used, fresh = make_env(), make_env()
     rng = np.random.default_rng(0)
-    try:
+    with closing(make_env()) as used, closing(make_env()) as fresh:
         for seed in seeds:
             list(islice(random_turns(used, agent, seed + 1, rng, used.action_space), 3))
             fault = _difference(used, fresh, agent, seed)
             if fault is not None:
                 return fault
-    finally:
-        used.close()
-        fresh.close()
     return None
 
 

@@ -1,7 +1,5 @@
 """The results of a check as a person reads them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,14 +26,13 @@ MAX_CANDIDATES = 20
 MAX_TURNS = 12
 
 
-def heading(text: str) -> None:
-    """Prints a heading."""
+def _heading(text: str) -> None:
     say(f"\n{paint(text, '1')}")
 
 
 def show_environment(data: RolloutDataModule, play: RandomPlay, *, seed_honored: bool) -> None:
     """Prints the results of random play."""
-    heading(f"{data.env} in the words of {type(data.agent).__name__}")
+    _heading(f"{data.env} in the words of {type(data.agent).__name__}")
     say(f"  seed honored: {'yes, the same episodes twice' if seed_honored else 'no'}")
     say(
         f"  played at random: {len(play.returns)} episodes, {len(play.distinct)} turns in {play.seconds:.1f} "
@@ -49,7 +46,7 @@ def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any
     first = int(rollout.context_ids[0, 0])
     context = rollout.contexts[first]
     marks = "shades" if use_color() else "│"
-    heading(
+    _heading(
         f"A prompt, {len(context.prompt_ids)} tokens ({marks} between tokens; nothing of it is the policy's)"
     )
     say(format_tokens(tokenizer.decode([token]) for token in context.prompt_ids))
@@ -60,7 +57,7 @@ def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any
         _show_candidates(context, answers["candidates"], float(rollout.context_values[first]), tokenizer)
     else:
         answers = {"replies": _show_replies(rollout.replies[:MAX_REPLIES], agent, tokenizer)}
-    heading(f"An episode (seed {episode.seed})")
+    _heading(f"An episode (seed {episode.seed})")
     for turn in episode.turns[:MAX_TURNS]:
         say("  " + format_turn(turn).replace("\n", "\n  "))
     if len(episode.turns) > MAX_TURNS:
@@ -71,7 +68,7 @@ def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any
 
 def _show_candidates(context: Context, chances: Mapping[str, float], value: float, tokenizer: Any) -> None:
     """Prints the likeliest candidates with their probabilities and tokens, in the agent's order."""
-    heading(f"What the policy makes of its candidates now ({len(chances)})")
+    _heading(f"What the policy makes of its candidates now ({len(chances)})")
     likeliest = sorted(chances, key=lambda text: -chances[text])[:MAX_CANDIDATES]
     shown = {
         text: ids
@@ -89,7 +86,7 @@ def _show_candidates(context: Context, chances: Mapping[str, float], value: floa
 
 
 def _show_replies(replies: Sequence[Reply], agent: TextAgent, tokenizer: Any) -> list[dict[str, str]]:
-    heading(f"Replies, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
+    _heading(f"Replies, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
     read = []
     for reply in replies:
         parsed = agent.parse(reply.text)
@@ -104,7 +101,7 @@ def _show_replies(replies: Sequence[Reply], agent: TextAgent, tokenizer: Any) ->
 
 def show_scores(rows: Mapping[str, Any], cut: int | None) -> None:
     """Prints mean returns: scores, exact numbers, or `None` for an unknown one."""
-    heading("Mean return per episode")
+    _heading("Mean return per episode")
     width = max(map(len, rows))
     for name, row in rows.items():
         if isinstance(row, Mapping):
@@ -116,33 +113,42 @@ def show_scores(rows: Mapping[str, Any], cut: int | None) -> None:
         say(f"  The model's episodes were cut off after {cut} turns here, so that its score says little.")
 
 
-def show_tokens(counts: Mapping[str, float], parse_rate: float | None) -> None:
-    """Prints the tokens of prompts and answers."""
-    heading("Tokens per turn")
+def show_costs(
+    data: RolloutDataModule,
+    trial: Trial,
+    counts: Mapping[str, float],
+    whole: Mapping[str, float],
+    rate: float | None,
+) -> None:
+    """Prints the tokens of prompts and answers, the costs of a whole rollout, and the measurements behind
+    them.
+
+    Args:
+        data: the run's data module.
+        trial: the measurements.
+        counts: of `count_tokens`.
+        whole: of `estimate`.
+        rate: fraction of replies that name an action; `None` for a policy that chooses.
+    """
+    _heading("Tokens per turn")
     say(
         f"  prompt {counts['prompt_mean']:.1f}, at most {counts['prompt_most']} of the "
         f"{counts['context_length']} that fit; the first {counts['shared']} are the same in all"
     )
-    has_cut = parse_rate is not None or counts["cut_replies"]
+    has_cut = rate is not None or counts["cut_replies"]
     cut = f", {counts['cut_replies']:.0%} cut off at the limit" if has_cut else ""
     say(f"  answer {counts['reply_mean']:.1f}{cut}")
     say(f"  distinct prompts: {counts['distinct_prompts']} in {counts['turns']} turns")
-    if parse_rate is not None:
-        say(f"  replies that name an action: {parse_rate:.1%}")
-
-
-def show_estimate(
-    data: RolloutDataModule, trial: Trial, whole: Mapping[str, float], *, imitates: bool
-) -> None:
-    """Prints the costs of a whole rollout, and the measurements behind them."""
+    if rate is not None:
+        say(f"  replies that name an action: {rate:.1%}")
     episodes, played = data.episodes_per_rollout, trial.rollout
-    heading(
+    _heading(
         f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about"
     )
     say(f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts")
     say(
-        f"  {duration(whole['play_seconds'])} to play, {duration(whole['learn_seconds'])} to learn from in "
-        f"{data.update_epochs} passes{' (without what is imitated)' if imitates else ''}"
+        f"  {_duration(whole['play_seconds'])} to play, {_duration(whole['learn_seconds'])} to learn from in "
+        f"{data.update_epochs} passes, without turns to imitate"
     )
     if whole["memory_bytes"] > trial.moment_bytes:
         say(f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most")
@@ -169,8 +175,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
     )
 
 
-def duration(seconds: float) -> str:
-    """Seconds in a readable unit."""
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,13 +1,13 @@
 """A small rollout and one step of learning from it, and an estimate of a whole rollout's costs."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -73,17 +73,13 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     small, cut = _shrink(data, module, play)
     dataset: Any = small.train_dataloader().dataset
     started = time.perf_counter()
-    try:
-        with module.inference() as policy:
-            rollout = dataset.collector.play(policy, dataset.action_rng, episodes=small.episodes_per_rollout)
-            episodes = list(dataset.collector.transcripts)
-            played = [rollout]
-            while _num_turns(played) < SCORE_TURNS and time.perf_counter() - started < SCORE_SECONDS:
-                played.append(
-                    dataset.collector.play(policy, dataset.action_rng, episodes=small.episodes_per_rollout)
-                )
-    finally:
-        dataset.collector.close()
+    with closing(dataset.collector) as collector, module.acting() as policy:
+        play_more = partial(collector.play, policy, dataset.action_rng, episodes=small.episodes_per_rollout)
+        rollout = play_more()
+        episodes = list(collector.transcripts)
+        played = [rollout]
+        while _num_turns(played) < SCORE_TURNS and time.perf_counter() - started < SCORE_SECONDS:
+            played.append(play_more())
     play_bytes = peak_bytes(module.device)
     batch = module.prepare(rollout)
     order = torch.randperm(len(batch.bundles), generator=torch.Generator().manual_seed(0)).tolist()
@@ -146,7 +142,6 @@ def _num_turns(rollouts: Sequence[Rollout]) -> int:
 
 
 def _time_step(module: PolicyLearner, minibatch: Any) -> float:
-    """Seconds of a loss, forward and backward."""
     module.train()
     started = time.perf_counter()
     with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
