@@ -20,8 +20,9 @@ from lgym.functional import categorical_entropy
 from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
-from lgym.models.prefix_sharing.kv_cache import KVCache, cached_prefix_lengths, evict_unused, prefill
+from lgym.models.prefix_sharing.kv_cache import KVCache
 from lgym.models.prefix_sharing.packing import split_micro_batches
+from lgym.models.prefix_sharing.prefill import cached_prefix_lengths, evict_unused, prefill
 from lgym.policies.choice import Choice, Normalisation
 
 

@@ -64,7 +64,7 @@ class Choice:
         if all(map(self.needs_only_ends, contexts)):
             tokens = _pad([[ids[0] for ids in context.candidate_ids] for context in contexts], 0)
             ends = torch.tensor([rows[0][0] for rows in places], device=states.device)
-            scores = llm.chosen_logits(states[ends], tokens.to(states.device))
+            scores = llm.lm_head.chosen_logits(states[ends], tokens.to(states.device))
         elif self.normalisation == "trie":
             scores = _trie_scores(llm, contexts, states, places)
         else:
@@ -95,8 +95,8 @@ def _scores(
             rows += own
             tokens += ids
             targets += [u * width + c] * len(ids)
-    logits = llm.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
-    return _summed(logits - llm.log_normalizers(states)[rows], targets, len(contexts), width)
+    logits = llm.lm_head.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
+    return _summed(logits - llm.lm_head.log_normalizers(states)[rows], targets, len(contexts), width)
 
 
 def _trie_scores(
@@ -119,7 +119,7 @@ def _trie_scores(
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
         return (states[0, 0].to(torch.promote_types(states.dtype, torch.float32)) * 0.0).expand(len(contexts), width)
     real = torch.tensor([[i < len(o) for i in range(max(map(len, options)))] for o in options], device=states.device)
-    logits = llm.chosen_logits(states[rows], _pad(options, 0).to(states.device))
+    logits = llm.lm_head.chosen_logits(states[rows], _pad(options, 0).to(states.device))
     taken = logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1)
     return _summed(taken, targets, len(contexts), width)
 

@@ -159,7 +159,7 @@ def token_likelihoods(
     at, ids = at.to(states.device), ids.to(states.device)
     values = llm.values(states.detach() if detach_value else states)[at]
     used, back = at[tokens].unique(return_inverse=True)  # each distinct state once
-    logprobs, entropy = llm.token_logprobs(
+    logprobs, entropy = llm.lm_head.token_logprobs(
         states[used], back, ids[tokens], temperature=temperature, entropy_gradient=entropy_gradient
     )
     empty = logprobs.new_zeros(tokens.shape)

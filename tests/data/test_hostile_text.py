@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.templates import TEMPLATES
 from lgym.data.chat import ContextBuilder
 from lgym.data.conversation import Conversation
-from lgym.models.gguf import converted_folder
+from lgym.models.registry import converted_folder
 from lgym.plain_text import LEFT_OUT, MARK, UNREADABLE, PlainText, shortened
 from lgym.policies import GenerationPolicy
 from lgym.types import Said
