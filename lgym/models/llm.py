@@ -13,9 +13,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.limits import context_length
 from lgym.models.lm_head import LMHead
+from lgym.models.prefix_sharing.buckets import bucket_rows
 from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, pack
 from lgym.models.prefix_sharing.tree_attention import AttentionLayout, KVStates, TreeLayout
 from lgym.models.value_head import ValueHead
+
+Layout = Literal["tree", "prefix_cache", "padded"]
 
 MIN_PREFIX_LENGTH = 4  # a shorter common prefix is not worth its overhead
 
@@ -56,7 +59,7 @@ class ValueHeadLLM(nn.Module):
         self.value_head = None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size)
         self.value_scale = 1.0  # reward units of a value head's output of 1
         self.share_prefixes = True
-        self.layout: Literal["tree", "prefix_cache", "padded"] = "prefix_cache"
+        self.layout: Layout = "prefix_cache"
         self.use_cache = use_cache
         self.tokens_computed = 0
         self.padded_tokens_computed = 0
@@ -176,7 +179,7 @@ class ValueHeadLLM(nn.Module):
         return prefix, packed
 
     def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
-        """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
+        # each prompt keeps at least its last token in its own row
         cached = self._cached_prefix[0] if self._weights_frozen else ()
         if cached and len(cached) < min(prompt_lengths) and all(s[: len(cached)] == cached for s in sequences):
             return len(cached)
@@ -186,7 +189,6 @@ class ValueHeadLLM(nn.Module):
         return shared if shared >= MIN_PREFIX_LENGTH else 0
 
     def _prefix_cache(self, prefix: TokenIds) -> Any:
-        """transformers' cache of a prefix in one row."""
         if self._weights_frozen and prefix == self._cached_prefix[0]:
             return copy.deepcopy(self._cached_prefix[1])  # a forward pass behind it appends to it
         cache = DynamicCache(config=self.causal_lm.config)
@@ -215,7 +217,7 @@ class ValueHeadLLM(nn.Module):
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self.count_tokens(len(prefix))
-        tree = TreeLayout.from_packed(packed, len(prefix), self.device, recorded)
+        tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device), recorded)
         self.padded_tokens_computed += sum(len(bucket.token_index) for bucket in tree.buckets)
         hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
         return hidden[len(hidden) - packed.num_tokens :]
@@ -237,7 +239,7 @@ class ValueHeadLLM(nn.Module):
         ).last_hidden_state[0]
 
     def _run_prefix_cache(self, prefix: TokenIds, packed: PackedRows) -> Tensor:
-        """[N, H] hidden states of packed rows, each behind a copy of the prefix's keys and values."""
+        # every packed row gets a copy of the prefix's keys and values
         token_mask = packed.token_mask.to(self.device)
         rows, length = token_mask.shape
         self.padded_tokens_computed += rows * length
@@ -259,7 +261,7 @@ class ValueHeadLLM(nn.Module):
         return hidden[token_mask]
 
     def _run_padded(self, packed: PackedRows) -> Tensor:
-        """[N, H] hidden states of one sequence per row, padded on the right, which any causal model takes."""
+        # one sequence per row, padded on the right, which any causal model takes
         mask = packed.token_mask.to(self.device)
         self.padded_tokens_computed += mask.numel()
         ids = packed.pad(packed.token_ids).to(self.device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lgym.models.kernels.fused_logprobs import fused_log_normalizers, fused_token_logprobs, plain_token_logprobs
+from lgym.models.kernels.fused_logprobs import FusedLogNormalizers, FusedTokenLogprobs
 from lgym.models.prefix_sharing.tree_attention import soft_cap
 
 
@@ -40,13 +40,13 @@ class LMHead:
     def log_normalizers(self, hidden: Tensor) -> Tensor:
         """Logsumexp of the logits over the vocabulary: [B, H] to [B], at least fp32."""
         if self._is_plain(hidden):
-            return fused_log_normalizers(hidden, self.linear.weight)
+            return FusedLogNormalizers.apply(hidden, self.linear.weight)
         return self.logits(hidden).logsumexp(-1)
 
     def token_logprobs(
         self, hidden: Tensor, state_index: Tensor, tokens: Tensor, *, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of tokens, and entropies of the states; see `fused_token_logprobs`.
+        """Log-probabilities of tokens, each behind one of the states, and entropies of the states.
 
         Args:
             hidden: [K, H] hidden states.
@@ -60,14 +60,17 @@ class LMHead:
         """
         if self._is_plain(hidden):
             weight = self.linear.weight
-            return fused_token_logprobs(
-                hidden, weight, state_index, tokens, temperature, entropy_gradient=entropy_gradient
-            )
+            return FusedTokenLogprobs.apply(hidden, weight, state_index, tokens, temperature, entropy_gradient)
         logits = self.logits(hidden)
-        return plain_token_logprobs(logits, state_index, tokens, temperature, entropy_gradient=entropy_gradient)
+        if temperature != 1:
+            logits = logits / temperature
+        logprobs = logits.log_softmax(-1)
+        all_logprobs = logprobs if entropy_gradient else logprobs.detach()
+        with torch.autocast(hidden.device.type, enabled=False):  # which would take the sum in half precision
+            return logprobs[state_index, tokens], -torch.linalg.vecdot(all_logprobs.exp(), all_logprobs)
 
     def _is_plain(self, hidden: Tensor) -> bool:
-        """True if logits are no more than hidden states times frozen weights."""
+        # logits are no more than hidden states times frozen weights
         frozen = not self.linear.weight.requires_grad and getattr(self.linear, "bias", None) is None
         plain = frozen and type(self.linear) is nn.Linear and self.softcap is None
         return plain and not torch.is_autocast_enabled(hidden.device.type)

@@ -12,7 +12,8 @@ loops decode from there:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -82,7 +83,6 @@ def generate(
         hidden = kv_cache.hidden(llm, range(len(numbers)))
     sampler = Sampler(sampling_params, generator)
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
-    prompt_states = hidden[row_index]
     if static_shapes is None:
         static_shapes = llm.device.type == "cuda" and stop_check is None
     kept: list[KVCache] = []
@@ -94,12 +94,12 @@ def generate(
             kept += [part] if keep_kv_cache else []
         response_index = list(range(len(responses)))
     else:
-        loop = _ForkingLoop(llm, max_new_tokens, stops, sampler, stop_check, max_num_seqs, keep_kv_cache)
-        loop.response_index = [-1] * len(prompts)
         empty = [Reply((), (), False)] * len(numbers)
-        loop.run(_Batch(kv_cache, empty, torch.arange(len(row_index)), row_index), hidden)
-        responses, response_index, kept = loop.responses, loop.response_index, loop.kept
-    return GenerationOutput(responses, response_index, prompt_states, concat_kv_caches(kept) if kept else None)
+        batch = _Batch(kv_cache, empty, torch.arange(len(row_index)), row_index)
+        responses, response_index, kept = _generate_forking(
+            llm, batch, hidden, max_new_tokens, stops, sampler, stop_check, max_num_seqs, keep_kv_cache
+        )
+    return GenerationOutput(responses, response_index, hidden[row_index], concat_kv_caches(kept) if kept else None)
 
 
 @dataclass(frozen=True)
@@ -114,75 +114,68 @@ class _Batch:
     owns_cache: bool = True  # no other batch continues from this cache later
 
 
-@dataclass
-class _ForkingLoop:
-    llm: ValueHeadLLM
-    max_new_tokens: int
-    stop_ids: Tensor
-    sampler: Sampler
-    stop_check: StopCheck | None
-    max_num_seqs: int
-    keep_kv_cache: bool
-    responses: list[Reply] = field(default_factory=list)
-    response_index: list[int] = field(default_factory=list)
-    kept: list[KVCache] = field(default_factory=list)
-
-    def run(self, batch: _Batch, hidden: Tensor) -> None:
-        """Depth first: a batch and all that forks from it before the next one, so that few caches wait."""
-        waiting = self._step(batch, hidden)
-        while waiting:
-            waiting += self._step(*self._append_last_tokens(waiting.pop()))
-
-    def _append_last_tokens(self, batch: _Batch) -> tuple[_Batch, Tensor]:
+def _generate_forking(
+    llm: ValueHeadLLM,
+    batch: _Batch,
+    hidden: Tensor,
+    max_new_tokens: int,
+    stop_ids: Tensor,
+    sampler: Sampler,
+    stop_check: StopCheck | None,
+    max_num_seqs: int,
+    keep_kv_cache: bool,
+) -> tuple[list[Reply], list[int], list[KVCache]]:
+    """Responses, the response to each prompt, and their KV caches; a response forks where its samples differ."""
+    finished: list[Reply] = []
+    response_index = [-1] * len(batch.sample_index)
+    kept: list[KVCache] = []
+    waiting: list[_Batch] = []
+    while True:
+        logits = llm.lm_head.raw_logits(hidden)
+        parents, responses, fork_index = _sample_forks(batch, logits, sampler, stop_ids, stop_check)
+        ended = [response.ended or len(response.ids) == max_new_tokens for response in responses]
+        leaving = torch.tensor(ended, device=parents.device)
+        if any(ended):
+            forks = leaving.nonzero().squeeze(1)
+            sample_index, positions = _members(forks, batch.sample_index, fork_index)
+            for sample, position in zip(sample_index.tolist(), positions.tolist(), strict=True):
+                response_index[sample] = len(finished) + position
+            finished += compress(responses, ended)
+            if keep_kv_cache and isinstance(batch.kv_cache, KVCache):
+                kept.append(batch.kv_cache.select(parents[forks].tolist(), 0))
+        parts = [part for part in (~leaving).nonzero().squeeze(1).split(max_num_seqs) if len(part)]
+        for number, forks in enumerate(parts):
+            members = _members(forks, batch.sample_index, fork_index)
+            owns_cache = number == 0  # batches are taken from the end of the list
+            continued = [responses[fork] for fork in forks.tolist()]
+            waiting.append(_Batch(batch.kv_cache, continued, *members, parents[forks].tolist(), owns_cache))
+        if not waiting:
+            return finished, response_index, kept
+        batch = waiting.pop()  # depth first, so that few caches wait
         kv_cache = batch.kv_cache
         if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
-            kv_cache = kv_cache.select(batch.parents, self.max_new_tokens - len(batch.responses[0].ids))
-        last = [response.ids[-1:] for response in batch.responses]
-        hidden = kv_cache.extend(self.llm, range(len(last)), last)
-        return _Batch(kv_cache, batch.responses, batch.sample_index, batch.row_index), hidden
+            kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].ids))
+        hidden = kv_cache.extend(llm, range(len(batch.responses)), [r.ids[-1:] for r in batch.responses])
+        batch = replace(batch, kv_cache=kv_cache)
 
-    def _step(self, batch: _Batch, hidden: Tensor) -> list[_Batch]:
-        """Samples a token for every response, stores those that finish, and returns batches of the others."""
-        logits = self.llm.lm_head.raw_logits(hidden)
-        tokens, logprobs = self.sampler(logits, batch.row_index)
-        forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
-        parents, last = forks // logits.shape[1], forks % logits.shape[1]
-        fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
-        finished = torch.isin(last, self.stop_ids)
-        columns = parents.tolist(), last.tolist(), fork_logprobs.tolist(), finished.tolist()
-        responses = [
-            Reply((*batch.responses[row].ids, token), (*batch.responses[row].logprobs, logprob), end)
-            for row, token, logprob, end in zip(*columns, strict=True)
-        ]
-        if self.stop_check is not None:
-            stopped = self.stop_check([response.ids for response in responses])
-            finished |= torch.tensor(stopped, device=finished.device)
-            responses = [Reply(r.ids, r.logprobs, end) for r, end in zip(responses, finished.tolist(), strict=True)]
-        leaving = finished if len(responses[0].ids) < self.max_new_tokens else torch.ones_like(finished)
-        self._store(batch, parents, responses, leaving.nonzero().squeeze(1), fork_index)
-        parts = [part for part in (~leaving).nonzero().squeeze(1).split(self.max_num_seqs) if len(part)]
-        return [
-            _Batch(
-                batch.kv_cache,
-                [responses[fork] for fork in part.tolist()],
-                *_members(part, batch.sample_index, fork_index),
-                parents[part].tolist(),
-                owns_cache=number == 0,  # batches are taken from the end of the list
-            )
-            for number, part in enumerate(parts)
-        ]
 
-    def _store(
-        self, batch: _Batch, parents: Tensor, responses: list[Reply], leaving: Tensor, fork_index: Tensor
-    ) -> None:
-        if not len(leaving):
-            return
-        sample_index, positions = _members(leaving, batch.sample_index, fork_index)
-        for sample, position in zip(sample_index.tolist(), positions.tolist(), strict=True):
-            self.response_index[sample] = len(self.responses) + position
-        self.responses += [responses[fork] for fork in leaving.tolist()]
-        if self.keep_kv_cache and isinstance(batch.kv_cache, KVCache):
-            self.kept.append(batch.kv_cache.select(parents[leaving].tolist(), 0))
+def _sample_forks(
+    batch: _Batch, logits: Tensor, sampler: Sampler, stop_ids: Tensor, stop_check: StopCheck | None
+) -> tuple[Tensor, list[Reply], Tensor]:
+    """The distinct responses with one more token (F): their parent rows [F], themselves, and the fork [n] of each sample."""
+    tokens, logprobs = sampler(logits, batch.row_index)
+    forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
+    parents, last = forks // logits.shape[1], forks % logits.shape[1]
+    fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
+    columns = parents.tolist(), last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
+    responses = [
+        Reply((*batch.responses[row].ids, token), (*batch.responses[row].logprobs, logprob), ended)
+        for row, token, logprob, ended in zip(*columns, strict=True)
+    ]
+    if stop_check is not None:
+        stopped = stop_check([response.ids for response in responses])
+        responses = [replace(r, ended=r.ended or stop) for r, stop in zip(responses, stopped, strict=True)]
+    return parents, responses, fork_index
 
 
 def _members(forks: Tensor, sample_index: Tensor, fork_index: Tensor) -> tuple[Tensor, Tensor]:

@@ -77,8 +77,8 @@ def sample_by_blocks(probabilities: Tensor, row_index: Tensor, first: Tensor, se
 
 
 def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
-    """[n] columns of [n, k] unnormalized probabilities; never one of probability 0."""
     sums = weights.cumsum(-1)
     total = sums[:, -1:]
+    # below the total, so that no column of probability 0 is taken
     target = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
     return (sums <= target).sum(-1)

@@ -20,53 +20,12 @@ from torch.autograd.function import once_differentiable
 CHUNK_SIZE = 64  # hidden states whose logits are held at a time
 
 
-def fused_token_logprobs(
-    hidden: Tensor, weight: Tensor, state_index: Tensor, tokens: Tensor, temperature: float, *, entropy_gradient: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of n tokens, each behind one of K states, and the entropies of the states.
-
-    Args:
-        hidden: [K, H] hidden states.
-        weight: [V, H] weight of the frozen head, which has no bias.
-        state_index: [n] int64, the state behind which each token stands.
-        tokens: [n] int64.
-        temperature: divisor of the logits.
-        entropy_gradient: give entropies a gradient.
-
-    Returns:
-        [n] log-probabilities and [K] entropies in nats, at least fp32.
-    """
-    return _TokenLogprobs.apply(hidden, weight, state_index, tokens, temperature, entropy_gradient)
-
-
-def plain_token_logprobs(
-    logits: Tensor, state_index: Tensor, tokens: Tensor, temperature: float, *, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    """`fused_token_logprobs` from [K, V] logits, for heads that are trained, have a bias or cap their logits."""
-    if temperature != 1:
-        logits = logits / temperature
-    logprobs = logits.log_softmax(-1)
-    entropy_logprobs = logprobs if entropy_gradient else logprobs.detach()
-    with torch.autocast(logits.device.type, enabled=False):  # which would take the sum in half precision
-        return logprobs[state_index, tokens], -torch.linalg.vecdot(entropy_logprobs.exp(), entropy_logprobs)
-
-
-def fused_log_normalizers(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Logsumexp of the logits over the vocabulary, at least fp32.
+class FusedLogNormalizers(torch.autograd.Function):
+    """Logsumexp of the logits over the vocabulary: hidden states [K, H] and a frozen head [V, H] to [K], at least fp32.
 
     d log_normalizer / d hidden = Σ_v p_v W[v]
-
-    Args:
-        hidden: [K, H] hidden states.
-        weight: [V, H] weight of the frozen head, which has no bias.
-
-    Returns:
-        [K].
     """
-    return _LogNormalizers.apply(hidden, weight)
 
-
-class _LogNormalizers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
         precise = torch.promote_types(hidden.dtype, torch.float32)
@@ -88,7 +47,13 @@ class _LogNormalizers(torch.autograd.Function):
         return grad.to(expected.dtype)[:, None] * expected, None
 
 
-class _TokenLogprobs(torch.autograd.Function):
+class FusedTokenLogprobs(torch.autograd.Function):
+    """Log-probabilities [n] of tokens and entropies [K] in nats, at least fp32, of a frozen head without bias.
+
+    The arguments are hidden states [K, H], the head's weight [V, H], the state [n] behind which each token stands, the
+    tokens [n], the divisor of the logits, and True for entropies that have a gradient.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,

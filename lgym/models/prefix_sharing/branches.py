@@ -7,6 +7,7 @@ arXiv:2305.09781, section 4.2; Cai et al. 2024, Medusa, arXiv:2401.10774, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -41,11 +42,7 @@ def run_branches(
     """
     tries = [build_token_trie(row_continuations) for row_continuations in continuations]
     rows = [row for row, trie in enumerate(tries) if trie]
-    first = [0] * len(tries)
-    count = len(hidden)
-    for row in rows:
-        first[row] = count
-        count += len(tries[row])
+    first = list(accumulate(map(len, tries), initial=len(hidden)))
     if rows:
         hidden = torch.cat([hidden, _run_tries(llm, kv_cache, rows, [tries[row] for row in rows])])
     return hidden, [
@@ -57,7 +54,6 @@ def run_branches(
 def _run_tries(
     llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tries: Sequence[dict[TokenIds, int]]
 ) -> Tensor:
-    """[n, H] hidden states of all nodes, row by row."""
     device = kv_cache.lengths.device
     most = max(map(len, tries))  # M
     tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # [R, M, M], True for a node and its ancestors

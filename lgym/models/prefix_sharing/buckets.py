@@ -21,6 +21,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from lgym.models.prefix_sharing.packing import PackedRows
 
 KEY_MULTIPLE = 32  # a CPU's softmax takes twice as long over any other number of keys
+
+# Query-key pairs of a bucket, which bound the memory of its attention; a fused kernel does not store them.
+MAX_SCORES_CPU = 1 << 21
+MAX_SCORES_FUSED = 1 << 26
+
 SHORT_ROW = 64  # rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ
 
 
@@ -59,14 +64,11 @@ class RowBucket:
         return _Gather.apply(out.flatten(1, 2), self.slots)
 
 
-def bucket_rows(packed: PackedRows, prefix_length: int, device: torch.device, max_scores: int) -> list[RowBucket]:
-    """All rows in order, in buckets of at most `max_scores` query-key pairs, or of one row."""
-    buckets: list[RowBucket] = []
-    first = 0
-    for rows in _row_ranges(packed, prefix_length, max_scores):
-        buckets.append(_make_bucket(packed, rows, first, prefix_length, device))
-        first += buckets[-1].num_tokens
-    return buckets
+def bucket_rows(packed: PackedRows, prefix_length: int, device: torch.device) -> list[RowBucket]:
+    """All rows in order, in buckets of at most `MAX_SCORES` query-key pairs, or of one row."""
+    max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
+    ranges = _row_ranges(packed, prefix_length, max_scores)
+    return [_make_bucket(packed, rows, prefix_length, device) for rows in ranges]
 
 
 def _row_ranges(packed: PackedRows, prefix_length: int, max_scores: int) -> Iterator[range]:
@@ -84,13 +86,13 @@ def _row_ranges(packed: PackedRows, prefix_length: int, max_scores: int) -> Iter
 
 
 def _compatible(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """True for two row prefixes that are both empty, both short, or one a part of the other."""
+    # both empty, both short, or one a part of the other
     short, long = sorted((one, other), key=len)
     return bool(short) == bool(long) and (len(long) <= SHORT_ROW or long[: len(short)] == short)
 
 
-def _make_bucket(packed: PackedRows, rows: range, first: int, prefix: int, device: torch.device) -> RowBucket:
-    """The bucket of some rows, whose tokens are numbered from `first` on."""
+def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.device) -> RowBucket:
+    first = sum(packed.lengths[: rows.start])
     lengths, row_prefixes = [packed.lengths[r] for r in rows], [packed.row_prefixes[r] for r in rows]
     num_tokens, length, longest = sum(lengths), max(lengths), max(row_prefixes, key=len)
     own_start = prefix + len(longest)
@@ -162,7 +164,7 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, scale: flo
 
 
 def _attend_eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None) -> Tensor:
-    """For CPUs, whose fused kernel is slow in such short rows, most of all backward."""
+    # faster on a CPU, whose fused kernel is slow in such short rows, most of all backward
     rows, k, v = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if softcap is None:
         scores = torch.baddbmm(attn_bias, rows, k.transpose(1, 2), alpha=scale)

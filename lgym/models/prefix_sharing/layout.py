@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from lgym.models.llm import ValueHeadLLM
+from lgym.models.llm import Layout, ValueHeadLLM
 from lgym.models.prefix_sharing.tree_attention import restore_attention, use_tree_attention
 
 # Two sequences with a prompt of 6 tokens in common, on which layouts are compared.
@@ -31,31 +31,27 @@ def select_layout(llm: ValueHeadLLM) -> None:
     Raises:
         ValueError: if `padded` differs too, so that the model scales its logits in a way of its own.
     """
-    expected = _model_logprobs(llm)
+    logits = [llm.causal_lm(input_ids=torch.tensor([probe], device=llm.device)).logits for probe in PROBES]
+    expected = [probe[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for probe in logits]
     tolerance = _tolerance(llm)
-    if not any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules()):  # which mixes neighbors in a row
-        with suppress(KeyError, ValueError):
-            use_tree_attention(llm.causal_lm)
-            llm.layout = "tree"
-            if _largest_difference(llm, expected) <= tolerance:
-                return
-        restore_attention(llm.causal_lm)
-        llm.layout = "prefix_cache"
-        if _largest_difference(llm, expected) <= tolerance:
-            return
-    llm.layout = "padded"
-    difference = _largest_difference(llm, expected)
+    convolves = any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules())  # which mixes neighbors in a row
+    for layout in get_args(Layout)[-1:] if convolves else get_args(Layout):
+        llm.layout = layout
+        difference = _largest_difference(llm, expected)
+        if difference <= tolerance:
+            break
     kind = llm.causal_lm.config.model_type
     if difference > tolerance:
         raise ValueError(
             f"{llm.name}: log-probabilities computed by lgym differ from the model's own by {difference:.2g}. Its "
             f"architecture ({kind}) scales its logits in a way of its own; please report it."
         )
-    warnings.warn(
-        f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more "
-        "slowly.",
-        stacklevel=2,
-    )
+    if llm.layout == "padded":
+        warnings.warn(
+            f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more "
+            "slowly.",
+            stacklevel=2,
+        )
 
 
 def _tolerance(llm: ValueHeadLLM) -> float:
@@ -65,17 +61,14 @@ def _tolerance(llm: ValueHeadLLM) -> float:
     return TOLERANCES.get(llm.causal_lm.get_input_embeddings().weight.dtype, wide)
 
 
-def _model_logprobs(llm: ValueHeadLLM) -> list[Tensor]:
-    """[3, 20] log-probabilities by the model's own forward pass, for each of the probes."""
-    logits = [llm.causal_lm(input_ids=torch.tensor([probe], device=llm.device)).logits for probe in PROBES]
-    return [probe[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for probe in logits]
-
-
 def _largest_difference(llm: ValueHeadLLM, expected: list[Tensor]) -> float:
-    """The largest difference of log-probabilities from the expected ones; infinite where the layout fails."""
     try:
+        if llm.layout == "tree":
+            use_tree_attention(llm.causal_lm)
+        else:
+            restore_attention(llm.causal_lm)
         states, index = llm.hidden_states(PROBES, [PROBE_PROMPT] * len(PROBES), row_length=64)
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError):
         return float("inf")
     targets = torch.arange(20, device=llm.device).expand(len(states), -1)
     logprobs = llm.lm_head.chosen_logits(states, targets) - llm.lm_head.log_normalizers(states)[:, None]

@@ -21,17 +21,11 @@ from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, bucket_rows, make_attn_bias
-from lgym.models.prefix_sharing.packing import PackedRows
+from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, make_attn_bias
 
 NAME_PREFIX = "lgym_tree_over_"
 
-# Query-key pairs of a bucket, which bound the memory of its attention; a fused kernel does not store them.
-MAX_SCORES_CPU = 1 << 21
-MAX_SCORES_FUSED = 1 << 26
-
-KVStates = dict[nn.Module, tuple[Tensor, Tensor]]
-"""Keys and values by attention layer."""
+KVStates = dict[nn.Module, tuple[Tensor, Tensor]]  # keys and values by attention layer
 
 
 class AttentionLayout(Protocol):
@@ -53,7 +47,6 @@ class AttentionLayout(Protocol):
         Returns:
             [Q, heads, d].
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -62,15 +55,7 @@ class TreeLayout(AttentionLayout):
 
     prefix_length: int
     buckets: list[RowBucket]
-    recorded: KVStates | None = None
-    """Gets the keys and values [P + N, kv_heads, d] of every layer."""
-
-    @staticmethod
-    def from_packed(
-        packed: PackedRows, prefix_length: int, device: torch.device, recorded: KVStates | None = None
-    ) -> TreeLayout:
-        max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
-        return TreeLayout(prefix_length, bucket_rows(packed, prefix_length, device, max_scores), recorded)
+    recorded: KVStates | None = None  # gets the keys and values [P + N, kv_heads, d] of every layer
 
     def attend(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
