@@ -10,7 +10,7 @@ import torch
 from helpers import tiny
 from lgym.batch import Context
 from lgym.models import limits
-from lgym.models.prefix_sharing import kv_cache
+from lgym.models.prefix_sharing import prefill
 from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.policies import CandidatePolicy, GenerationPolicy, writing
 from lgym.policies import candidates as candidate_policy
@@ -96,7 +96,7 @@ def test_what_is_written_at_once_is_bounded_in_tokens(monkeypatch, bound):
 
 def test_new_prompts_and_values_are_run_in_parts(monkeypatch):
     """All new prompts were one pass, and 256 whole prompts one pass for their values."""
-    for module in (kv_cache, writing, candidate_policy):
+    for module in (prefill, writing, candidate_policy):
         monkeypatch.setattr(module, "tokens_per_forward", lambda device: 64)
     policy = GenerationPolicy(max_new_tokens=2)
     policy.bind(tiny.llm(dtype=torch.float64))

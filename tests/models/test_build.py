@@ -9,8 +9,7 @@ from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings, ModelNotFoundError, build_llm
 from lgym.models import build as build_module
 from lgym.models.build import assemble_llm
-from lgym.models.gguf import cache_folder, converted_folder
-from lgym.models.registry import DEFAULT, REGISTRY, find_entry
+from lgym.models.registry import DEFAULT, REGISTRY, cache_folder, converted_folder, find_entry
 
 
 def test_a_folder_is_a_model(model_folder):

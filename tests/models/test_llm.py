@@ -113,7 +113,7 @@ def test_logits_are_the_models_own(llm):
     hidden = full_forward(llm, SEQUENCES[0])
     own = llm.causal_lm(input_ids=torch.tensor([SEQUENCES[0]])).logits[0].log_softmax(-1)
     tokens = torch.tensor([[3, 250]]).expand(len(hidden), 2)
-    ours = llm.chosen_logits(hidden, tokens) - llm.log_normalizers(hidden)[:, None]
+    ours = llm.lm_head.chosen_logits(hidden, tokens) - llm.lm_head.log_normalizers(hidden)[:, None]
     torch.testing.assert_close(ours, own[:, [3, 250]], rtol=1e-6, atol=1e-6)
 
 

@@ -36,7 +36,7 @@ class WithValueHead(nn.Module):
 
 def logits(llm):
     states, index = llm.hidden_states([PROMPT], [len(PROMPT)], row_length=64)
-    return llm.logits(states[index[0][0]])
+    return llm.lm_head.logits(states[index[0][0]])
 
 
 def trained(llm):

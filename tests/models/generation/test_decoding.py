@@ -216,7 +216,7 @@ def test_equal_beginnings_are_computed_once(llm, layout, max_num_seqs):
         assert llm.tokens_computed == 7 + 4 + 1 + 1 + len(beginnings)  # 1 to 7; 20 to 23; 30; 50
         assert lot.kv_cache is not None
         for row, prompt in zip(lot.response_index, prompts, strict=True):
-            assert lot.kv_cache.prefix_ids + lot.kv_cache.rows[row] == prompt + lot.responses[row].ids[:-1]
+            assert lot.kv_cache.prefix_ids + lot.kv_cache.suffix_ids[row] == prompt + lot.responses[row].ids[:-1]
             assert int(lot.kv_cache.lengths[row]) == len(prompt) + 2 - len(lot.kv_cache.prefix_ids)
     for prompt, reply in list(zip(prompts, each(lot), strict=True))[-12:]:
         expected = recomputed(llm, prompt, reply, top_k=4).float()

@@ -26,7 +26,7 @@ def plain(hidden, weight, owners, tokens, temperature):
 @pytest.mark.parametrize("at_once", [1, 3, 64])
 def test_values_and_gradients_are_the_plain_ones(monkeypatch, temperature, at_once):
     """Several tokens behind one state, none behind another, and states in several parts."""
-    monkeypatch.setattr(fused_logprobs, "STATES_AT_ONCE", at_once)
+    monkeypatch.setattr(fused_logprobs, "CHUNK_SIZE", at_once)
     given = inputs()
     ours, expected = fused_token_logprobs(*given, temperature), plain(*given, temperature)
     torch.testing.assert_close(ours, expected)
@@ -54,7 +54,7 @@ def test_half_precision_is_as_close_as_the_plain_way():
 @pytest.mark.parametrize("at_once", [1, 3, 64])
 def test_normalisers_have_the_plain_values_and_gradients(monkeypatch, at_once):
     """Scores of candidates kept logits as wide as the vocabulary for every state."""
-    monkeypatch.setattr(fused_logprobs, "STATES_AT_ONCE", at_once)
+    monkeypatch.setattr(fused_logprobs, "CHUNK_SIZE", at_once)
     hidden, weight, *_ = inputs()
     ours, expected = fused_log_normalizers(hidden, weight), (hidden @ weight.T).logsumexp(-1)
     torch.testing.assert_close(ours, expected)

@@ -9,7 +9,7 @@ import transformers
 from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings
 from lgym.models.build import assemble_llm
-from lgym.models.prefix_sharing.buckets import _attend_fused, _attend_written_out, make_attn_bias
+from lgym.models.prefix_sharing.buckets import _attend_eager, _attend_fused, make_attn_bias
 from lgym.models.registry import DEFAULT
 
 SEQUENCES = [(1, 2, 3, 4, 5, 6, 7, 20, 21), (1, 2, 3, 4, 5, 6, 7, 20, 22, 23), (1, 2, 3, 4, 5, 6, 30), (1, 2, 3, 4, 5, 9)]
@@ -83,7 +83,7 @@ def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
     k, v = (torch.randn(kv_heads, 3, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     attn_mask = torch.rand(3, 1, 4, 7) < 0.6
     attn_mask[..., 0] = True
-    ours = _attend_written_out(q, k, v, make_attn_bias(attn_mask, 6, kv_heads, torch.float64), 0.3, None)
+    ours = _attend_eager(q, k, v, make_attn_bias(attn_mask, 6, kv_heads, torch.float64), 0.3, None)
     fused = _attend_fused(q, k, v, attn_mask, 0.3)
     torch.testing.assert_close(ours, fused)
     weights = torch.randn_like(ours)
