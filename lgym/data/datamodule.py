@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import stages, validation
-from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
+from lgym.data.dataset import RolloutDataset, loader, warm_up_episodes
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
@@ -22,8 +22,7 @@ from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.training_play import TrainingPlay
-from lgym.data.seeds import stream
-from lgym.data.sharding import rank_state, shard_range
+from lgym.data.sharding import rank_state
 from lgym.envs.make import EnvWrapper, portable
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.rollout import Prompt
@@ -217,7 +216,7 @@ class RolloutDataModule(L.LightningDataModule):
             turns=self.turns_per_rollout,
             update_epochs=self.update_epochs,
             minibatch_size=self.minibatch_size,
-            progress=self._progress,
+            progress=self.show_progress,
             sft_sampler=self._sft_sampler(),
             warm_up_episodes=warm_up_episodes(self.num_envs, self.group_size, self.episodes_per_rollout),
             rollouts=self._rollouts_before,
@@ -227,15 +226,17 @@ class RolloutDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return [self._evaluation("validate", greedy=greedy) for greedy in (True, False)]
+        return [stages.evaluation_loader(self, "validate", greedy=greedy) for greedy in (True, False)]
 
     def test_dataloader(self) -> list[DataLoader]:
         """The same as `val_dataloader`, with other episodes."""
-        return [self._evaluation("test", greedy=greedy) for greedy in (True, False)]
+        return [stages.evaluation_loader(self, "test", greedy=greedy) for greedy in (True, False)]
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
-        return self._evaluation("predict", self.eval_episodes, lambda c, rollout: c.transcripts)
+        return stages.evaluation_loader(
+            self, "predict", outcome=lambda collector, rollout: collector.transcripts
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Random states, every environment's episode and the memories; plain numbers and texts."""
@@ -271,7 +272,8 @@ class RolloutDataModule(L.LightningDataModule):
         assert self.trainer is not None
         return self.trainer.lightning_module  # type: ignore[return-value]
 
-    def _progress(self, done: int, total: int) -> None:
+    def show_progress(self, done: int, total: int) -> None:
+        """Show how many episodes or turns have been played."""
         bar: Any = self.trainer.progress_bar_callback if self.trainer is not None else None
         if hasattr(bar, "on_play"):
             bar.on_play(done, total)
@@ -295,16 +297,3 @@ class RolloutDataModule(L.LightningDataModule):
             limits = learner.context_length, self.max_observation_tokens
             self._builders[id(agent)] = PromptBuilder(learner.tokenizer, agent.system_prompt, *limits)
         return self._builders[id(agent)]
-
-    def _evaluation(
-        self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False
-    ) -> DataLoader:
-        dataset = EvaluationDataset(
-            self.learner,
-            lambda: stages.make_collector(self, stage, kept),
-            seed=None if greedy else stream(self.seed, stage, "actions", distributed.rank()),
-            episodes=shard_range(self.eval_episodes)[1],
-            progress=self._progress,
-            outcome=outcome,
-        )
-        return loader(dataset)

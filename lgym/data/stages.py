@@ -6,17 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from torch.utils.data import DataLoader
 
 from lgym import distributed
 from lgym.agents import TextAgent
 from lgym.data import validation
+from lgym.data.dataset import EvaluationDataset, loader
 from lgym.data.prompts.memory_prompt import summary
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.seeds import first_reset_seed
+from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import shard_range, store_from_all_ranks
 from lgym.envs.make import make_env
 from lgym.envs.workers import worker_envs
@@ -85,3 +87,18 @@ def make_collector(data: RolloutDataModule, stage: str, kept_transcripts: int) -
         dynamic_sampling_groups=data.dynamic_sampling_groups,
         prefetched=prefetched,
     )
+
+
+def evaluation_loader(
+    data: RolloutDataModule, stage: str, *, greedy: bool = False, outcome: Any = None
+) -> DataLoader:
+    """The episodes of an evaluation, sampled or greedy; `outcome` says what they come to, by default statistics."""
+    dataset = EvaluationDataset(
+        data.learner,
+        lambda: make_collector(data, stage, 0 if outcome is None else data.eval_episodes),
+        seed=None if greedy else stream(data.seed, stage, "actions", distributed.rank()),
+        episodes=shard_range(data.eval_episodes)[1],
+        progress=data.show_progress,
+        outcome=outcome,
+    )
+    return loader(dataset)
