@@ -7,7 +7,7 @@ import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym.data import RolloutDataModule
-from lgym.data.questions import action_of
+from lgym.data.prompts.action_candidates import action_of
 from lgym.envs import blackjack
 from lgym.envs.blackjack_chart import chart_array, strategy_chart
 from lgym.modules import PolicyLearner

@@ -14,7 +14,7 @@ from lgym.agents.parsing import action_number
 from lgym.cli.rendering import Renderer, rendering_env
 from lgym.cli.runs import CHECKPOINTS
 from lgym.data import RolloutDataModule
-from lgym.data.questions import action_of, offered
+from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.prompt_table import PromptTable
 from lgym.data.seeds import stream

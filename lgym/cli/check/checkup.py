@@ -21,7 +21,7 @@ from lgym.cli.check.findings import (
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import count_tokens, estimate, try_out
 from lgym.data import RolloutDataModule
-from lgym.data.chat import PromptBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say
