@@ -112,7 +112,7 @@ def observation_findings(
     cut = [
         len(text)
         for text, candidates in tried
-        if builder.context(text, candidates if chooses else ()).shortened
+        if builder.prompt(text, candidates if chooses else ()).shortened
     ]
     if cut:
         limit = "data.max_observation_tokens" if limited else "what the model's context leaves"
