@@ -401,8 +401,10 @@ def test_its_own_attributes_stay_its_own():
 YAML = """
 trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 2, check_val_every_n_epoch: 2}
 model:
-  class_path: lgym.modules.TextPPO
-  init_args: {llm: {lora: {r: 4}}, policy: {max_new_tokens: 2}}
+  class_path: lgym.modules.PPO
+  init_args:
+    llm: {lora: {r: 4}}
+    policy: {class_path: lgym.policies.GenerationPolicy, init_args: {max_new_tokens: 2}}
 data:
   env: Letter-v0
   agent: helpers.own_loop.VowelAgent
