@@ -14,7 +14,8 @@ STAGES: dict[str, tuple[int, int]] = {
     "test": (2**30 + 2**28, 2**28),
     "predict": (2**30 + 2 * 2**28, 2**28),
 }
-"""The lowest reset seed of each stage, and the number of its seeds. Environments take numbers from 0 to 2**31 - 1."""
+"""The lowest reset seed of each stage, and the number of its seeds. Environments take numbers from 0 to 2**31
+- 1."""
 
 PURPOSES = {"resets": 0, "actions": 1, "order": 2}
 """The first reset seed; sampling of actions; the order of minibatches and the draws of turns to imitate."""
@@ -37,9 +38,9 @@ def stream(seed: int, stage: str, purpose: Purpose, rank: int = 0) -> np.random.
 def first_reset_seed(seed: int, stage: str, rank: int = 0, size: int = 1) -> int:
     """The reset seed of a stage's first episode; those that follow take the next numbers.
 
-    Each stage has a range of its own and each process a part of it, in whose lower half the first seed is drawn from the
-    run's. So whatever that is, no episode of one stage is another's, nor one process's another's, for 2**29 / size
-    episodes of training and 2**27 of an evaluation.
+    Each stage has a range of its own and each process a part of it, in whose lower half the first seed is
+    drawn from the run's. So whatever that is, no episode of one stage is another's, nor one process's
+    another's, for 2**29 / size episodes of training and 2**27 of an evaluation.
 
     Args:
         seed: the run's.

@@ -20,9 +20,11 @@ def shard_range(total: int) -> tuple[int, int]:
 
 
 def minibatches(batch: Any, size: int, order: Sequence[int]) -> Iterator[Any]:
-    """One pass over a `TurnBatch` or `ReplyBatch`, in as many minibatches in every process as the largest needs.
+    """One pass over a `TurnBatch` or `ReplyBatch`, in as many minibatches in every process as the largest
+    needs.
 
-    Where this process needs fewer, they are smaller; what is missing then is filled up with minibatches of weight 0.
+    Where this process needs fewer, they are smaller; what is missing then is filled up with minibatches of
+    weight 0.
     """
     parts = batch.parts(size, order)
     count = max(ranks.everyone(len(parts)))
@@ -46,8 +48,9 @@ def rank_state(states: Sequence[Any]) -> Any | None:
     """This process's state of those that all processes saved; `None` where there were fewer of them."""
     if len(states) != ranks.size():
         warnings.warn(
-            f"The checkpoint was written by {len(states)} processes and {ranks.size()} go on from it. They do so soundly, "
-            "but not on the course that the run would have had: whoever has no predecessor begins with new episodes.",
+            f"The checkpoint was written by {len(states)} processes and {ranks.size()} go on from it. They "
+            "do so soundly, but not on the course that the run would have had: whoever has no predecessor "
+            "begins with new episodes.",
             stacklevel=2,
         )
     return states[ranks.rank()] if ranks.rank() < len(states) else None

@@ -41,8 +41,8 @@ def test_shares_cover_everything_once(process, total, size):
 
 
 def test_a_process_with_fewer_minibatches_fills_up(process, monkeypatch):
-    """Catches processes that take different numbers of steps, and fillings that count: 3 contexts, one at a time, are three
-    minibatches, where another has five."""
+    """Catches processes that take different numbers of steps, and fillings that count: 3 contexts, one at a
+    time, are three minibatches, where another has five."""
     module = test_ppo.learner(gamma=1.0)
     batch = module.prepare(test_ppo.rollout(module))
     process(0, 2)
@@ -83,27 +83,40 @@ def test_states_of_another_number_of_processes(process):
 
 def data_settings(**changes):
     """Settings that go together, but for these."""
-    counts = dict.fromkeys(("num_envs", "update_epochs", "minibatch_size", "imitation_size", "eval_episodes"), 1)
-    sampling = {"group_size": 1, "dynamic_sampling_groups": 0, "episodes_per_rollout": 8, "turns_per_rollout": None}
+    counts = dict.fromkeys(
+        ("num_envs", "update_epochs", "minibatch_size", "imitation_size", "eval_episodes"), 1
+    )
+    sampling = {
+        "group_size": 1,
+        "dynamic_sampling_groups": 0,
+        "episodes_per_rollout": 8,
+        "turns_per_rollout": None,
+    }
     reading = {"history": 0, "max_observation_tokens": None, "env_timeout": 0.1, "self_imitation": None}
     return SimpleNamespace(**(counts | sampling | reading | changes))
 
 
 def test_limits_of_the_data_are_refused():
-    """Catches a history below 0, a time limit of 0, and self-imitation of turns whose prompts hold what came before."""
+    """Catches a history below 0, a time limit of 0, and self-imitation of turns whose prompts hold what came
+    before."""
     for fine in ({}, {"history": "full"}, {"self_imitation": object()}):
         require_sound(data_settings(**fine))
     with pytest.raises(ValueError, match="data.history is -1"):
         require_sound(data_settings(history=-1))
     with pytest.raises(ValueError, match="data.env_timeout is 0 seconds"):
         require_sound(data_settings(env_timeout=0.0))
-    for changes in ({"episodes_per_rollout": None, "turns_per_rollout": 8}, {"history": 1}, {"history": "full"}):
+    for changes in (
+        {"episodes_per_rollout": None, "turns_per_rollout": 8},
+        {"history": 1},
+        {"history": "full"},
+    ):
         with pytest.raises(ValueError, match="data.self_imitation keeps whole episodes"):
             require_sound(data_settings(self_imitation=object(), **changes))
 
 
 def test_imitated_turns_count_by_token():
-    """Catches a scale that is not one over the tokens, turns out of the order of their contexts, and padding that counts."""
+    """Catches a scale that is not one over the tokens, turns out of the order of their contexts, and padding
+    that counts."""
     rows, replies = replies_of(speaking(), count=5)
     batch = _batch([(CONTEXTS[row], reply) for row, reply in zip(rows, replies, strict=True)])
     assert batch.rows.tolist() == [0, 0, 1, 1, 2]  # 0 1 2 0 1, sorted

@@ -10,7 +10,16 @@ import yaml
 
 from helpers.runs import lgym
 from lgym import Agent
-from lgym.loop.keywords import ESTIMATORS, GENERATION, LEARNING, LOSS, Pace, generation_policy, read_pace, text_ppo
+from lgym.loop.keywords import (
+    ESTIMATORS,
+    GENERATION,
+    LEARNING,
+    LOSS,
+    Pace,
+    generation_policy,
+    read_pace,
+    text_ppo,
+)
 from lgym.models import LLMConfig
 
 DOC = (Path(__file__).parents[2] / "docs" / "llamagym.md").read_text(encoding="utf-8")
@@ -50,8 +59,8 @@ def test_the_yaml_runs(tmp_path, model_folder, monkeypatch):
     config.write_text(blocks("yaml")[0])
     assert yaml.safe_load(config.read_text())["data"]["history"] == "full"
     lgym(
-        "fit", tmp_path, model_folder, config, trainer__accelerator="cpu", trainer__enable_progress_bar="false",
-        trainer__max_epochs=1, trainer__check_val_every_n_epoch=2, data__episodes_per_rollout=4,
+        "fit", tmp_path, model_folder, config, trainer__accelerator="cpu",
+        trainer__enable_progress_bar="false", trainer__max_epochs=1, trainer__check_val_every_n_epoch=2, data__episodes_per_rollout=4,
         model__init_args__policy__max_new_tokens=2,
     )  # fmt: skip
 

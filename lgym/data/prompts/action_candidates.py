@@ -22,7 +22,8 @@ def candidates_of(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -
 
 
 def offered(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The agent's candidates as `candidates_of`, or `None` where the agent leaves the model to answer in free text."""
+    """The agent's candidates as `candidates_of`, or `None` where the agent leaves the model to answer in free
+    text."""
     name = type(agent).__name__
     candidates = agent.candidates(observation, info)
     if candidates is None:
@@ -50,15 +51,15 @@ def action_of(agent: TextAgent, text: str) -> Any:
     parsed = agent.parse(text)
     if not parsed.ok:
         raise ValueError(
-            f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not understand it: "
-            f"{parsed.reason or 'no reason given'}. Every candidate must be an action."
+            f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not "
+            f"understand it: {parsed.reason or 'no reason given'}. Every candidate must be an action."
         )
     return parsed.action
 
 
 def _no_candidates(agent: TextAgent, observation: Any) -> ValueError:
     return ValueError(
-        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate policy "
-        "chooses between candidates. Set its class attribute `actions`, or return them from "
+        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate "
+        "policy chooses between candidates. Set its class attribute `actions`, or return them from "
         "`candidates(observation, info)`."
     )

@@ -16,11 +16,12 @@ History = int | Literal["full"]
 class Conversation:
     """The prompts of one episode.
 
-    Append-only: the prompts and responses stay the tokens that they were, and the next prompt is these with the
-    template's text for what is new behind them. Where that is not what the template makes of the conversation (it trims
-    replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and
-    encoded anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn
-    after the other, no prompt would extend the one before, and each would be computed from its first token.
+    Append-only: the prompts and responses stay the tokens that they were, and the next prompt is these with
+    the template's text for what is new behind them. Where that is not what the template makes of the
+    conversation (it trims replies, drops earlier thinking, or the window has moved on), a new transcript
+    starts: the whole is rendered and encoded anew. If it grows too long for the model, the older half of its
+    turns is left out at once: were it one turn after the other, no prompt would extend the one before, and
+    each would be computed from its first token.
 
     Args:
         builder: renders and encodes.
@@ -69,7 +70,8 @@ class Conversation:
             self._said = said
 
     def _extended(self, text: str) -> tuple[int, ...] | None:
-        """The transcript's tokens with those of the template's new text; `None` if that does not extend it."""
+        """The transcript's tokens with those of the template's new text; `None` if that does not extend
+        it."""
         said = self._said
         if said is None or not text.startswith(self._text + self._reply):
             return None

@@ -1,4 +1,5 @@
-"""Transcripts: what the model is fed in each turn is what it was fed and what it said before, token for token."""
+"""Transcripts: what the model is fed in each turn is what it was fed and what it said before, token for
+token."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def test_what_was_sampled_is_never_encoded_anew():
     broken = (200, 130)  # half a character each
     text = tiny.tokenizer().decode(list(broken))
     talk.reply(said(text, ids=broken))
-    assert talk.context("green", ()).prompt_ids[: len(first) + 3] == first + broken + (tiny.tokenizer().eos_token_id,)
+    assert talk.context("green", ()).prompt_ids[: len(first) + 3] == first + broken + (
+        tiny.tokenizer().eos_token_id,
+    )
     assert tuple(tiny.tokenizer().encode(text)) != broken
 
 
@@ -73,7 +76,12 @@ def test_the_window_shows_so_many_turns(history, shown):
 
 @pytest.mark.parametrize(
     ("template", "reply", "transcripts"),
-    [("trims", " red ", 2), ("trims", "red", 1), ("drops thinking", "the end", 2), ("ends with padding", "red", 2)],
+    [
+        ("trims", " red ", 2),
+        ("trims", "red", 1),
+        ("drops thinking", "the end", 2),
+        ("ends with padding", "red", 2),
+    ],
 )
 def test_a_template_that_rewrites_starts_a_new_transcript(template, reply, transcripts):
     talk = conversation(template=TEMPLATES[template])
@@ -85,7 +93,9 @@ def test_a_template_that_rewrites_starts_a_new_transcript(template, reply, trans
         turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "red"}]
         turns += [{"role": "assistant", "content": reply}, {"role": "user", "content": "green"}]
         tokenizer = tiny.tokenizer(TEMPLATES[template])
-        assert list(fed) == tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+        assert list(fed) == tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, return_dict=False
+        )
 
 
 def test_the_oldest_turns_leave_when_it_grows_too_long():
@@ -102,9 +112,10 @@ def test_the_oldest_turns_leave_when_it_grows_too_long():
 
 
 def test_beyond_the_context_most_turns_go_on_from_the_one_before():
-    """The first prompt has 45 tokens, and each turn adds 4 of "yes" and 27 up to the next answer: 45 + 30 * 31 = 975 are
-    within 1,000, and turn 31 leaves out the older 16 of 31 turns before it: 45 + 15 * 31 = 510. 16 turns later it is as long
-    again. Left out one by one, every turn would be a new transcript: some 975 tokens to compute in place of 27."""
+    """The first prompt has 45 tokens, and each turn adds 4 of "yes" and 27 up to the next answer: 45 + 30 *
+    31 = 975 are within 1,000, and turn 31 leaves out the older 16 of 31 turns before it: 45 + 15 * 31 = 510.
+    16 turns later it is as long again. Left out one by one, every turn would be a new transcript: some 975
+    tokens to compute in place of 27."""
     talk, fed, computed = conversation(length=1000), (), []
     for turn in range(100):
         prompt = talk.context(f"turn {turn:02d}", ()).prompt_ids
@@ -149,8 +160,8 @@ SETTINGS = [(history, name) for history in (0, 2, "full") for name in TEMPLATES]
 
 
 def compare(rollout, policy, llm, alone_every=1):
-    """Recorded while playing, against the training forward pass and, every so many turns, against transformers' own of that
-    sequence alone: the largest difference, and the number of turns."""
+    """Recorded while playing, against the training forward pass and, every so many turns, against
+    transformers' own of that sequence alone: the largest difference, and the number of turns."""
     contexts, rows = rollout.contexts, rollout.context_ids[rollout.mask].tolist()
     replies = [rollout.replies[choice] for choice in rollout.choices[rollout.mask].tolist()]
     batch = reply_batch(
@@ -173,7 +184,9 @@ def compare(rollout, policy, llm, alone_every=1):
             continue
         prompt = contexts[row].prompt_ids
         with torch.no_grad():
-            logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[0, len(prompt) - 1 : -1]
+            logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[
+                0, len(prompt) - 1 : -1
+            ]
         own = logits.log_softmax(-1).gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
         worst = max(worst, float((own - recorded).abs().max()))
     return worst, len(replies)
@@ -201,7 +214,9 @@ def test_two_hundred_episodes_agree(history, template, who):
 @pytest.fixture(scope="module")
 def smollm2():
     """SmolLM2-135M in fp32, its adapters not at zero."""
-    llm = build_llm(LLMConfig(model="smollm2-135m-instruct"), dtype=torch.float32, device=torch.device("cpu")).eval()
+    llm = build_llm(
+        LLMConfig(model="smollm2-135m-instruct"), dtype=torch.float32, device=torch.device("cpu")
+    ).eval()
     with torch.no_grad():
         for name, parameter in llm.named_parameters():
             if "lora_B" in name:
@@ -215,7 +230,9 @@ def smollm2():
 def test_the_real_model_agrees(smollm2, history, who):
     """200 episodes of four turns in its own template."""
     policy = POLICIES[who]()
-    worst, turns = compare(play(smollm2, policy, None, history, 200, num_envs=50), policy, smollm2, alone_every=10)
+    worst, turns = compare(
+        play(smollm2, policy, None, history, 200, num_envs=50), policy, smollm2, alone_every=10
+    )
     assert turns == 800
     assert worst < 1e-4
 
@@ -227,14 +244,17 @@ def test_the_real_model_agrees_in_every_template(smollm2, monkeypatch, history, 
     """20 episodes each; its vocabulary has another token that pads."""
     monkeypatch.setattr(smollm2, "tokenizer", smollm2.tokenizer)  # its own again at the end
     policy, text = POLICIES[who](), TEMPLATES[template].replace("<|pad|>", "<|endoftext|>")
-    worst, turns = compare(play(smollm2, policy, text, history, 20, num_envs=20), policy, smollm2, alone_every=4)
+    worst, turns = compare(
+        play(smollm2, policy, text, history, 20, num_envs=20), policy, smollm2, alone_every=4
+    )
     assert turns == 80
     assert worst < 1e-4
 
 
 @pytest.mark.parametrize("who", POLICIES)
 def test_together_is_as_one_at_a_time(who):
-    """Greedy, so that both say the same: tokens and log-probabilities do not depend on who else is in the batch."""
+    """Greedy, so that both say the same: tokens and log-probabilities do not depend on who else is in the
+    batch."""
     outcomes = []
     llm, policy = tiny.llm(), POLICIES[who]()
     policy.bind(llm)
@@ -242,7 +262,9 @@ def test_together_is_as_one_at_a_time(who):
         agent = type("Agent", (echo.EchoAgent,), {"fallback": "default", "default_action": 1})()
         builder = ContextBuilder(llm.tokenizer, agent.system_prompt, 1500)
         make = lambda: gymnasium.make("Echo-v0", turns=3)  # noqa: E731
-        slots = [Slot(make(), agent, builder, chooses=policy.chooses, history="full") for _ in range(num_envs)]
+        slots = [
+            Slot(make(), agent, builder, chooses=policy.chooses, history="full") for _ in range(num_envs)
+        ]
         with llm.fixed():
             rollout = Collector(slots, 5).play(policy, None, episodes=7)
         outcomes.append({r.ids: r.logprobs for r in rollout.replies})
@@ -253,7 +275,8 @@ def test_together_is_as_one_at_a_time(who):
 
 @pytest.mark.parametrize("turns", [2, 4, 8, 16])
 def test_playing_an_episode_costs_its_length(turns):
-    """With full history, each token of a conversation is computed once, but for each reply's last and the prompt's."""
+    """With full history, each token of a conversation is computed once, but for each reply's last and the
+    prompt's."""
     llm, policy = tiny.llm(), GenerationPolicy(max_new_tokens=5)
     policy.bind(llm)
     agent = type("Agent", (echo.EchoAgent,), {"fallback": "random"})()
@@ -293,7 +316,8 @@ def test_choices_that_went_on_are_what_training_computes(history, template):
 
 @pytest.mark.parametrize("turns", [2, 4, 8, 16])
 def test_choosing_through_an_episode_costs_its_length(turns):
-    """Of one conversation its last prompt, and at every turn the candidates but for their last tokens: red, green, blue."""
+    """Of one conversation its last prompt, and at every turn the candidates but for their last tokens: red,
+    green, blue."""
     llm, policy = tiny.llm(), CandidatePolicy()
     policy.bind(llm)
     agent = echo.EchoAgent()
