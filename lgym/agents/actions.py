@@ -1,7 +1,5 @@
 """Action spaces as texts: the names of the actions, and the action that a text names."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`TextAgent`: the words of an environment, observations to text and text back to actions."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """Agents for Blackjack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An agent for CartPole."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Sequence

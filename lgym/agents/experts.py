@@ -1,7 +1,5 @@
 """Scripted experts to demonstrate with: each has `act(observation, info)`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An agent for Frozen Lake."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

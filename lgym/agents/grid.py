@@ -1,7 +1,5 @@
 """Words for positions on a grid of rows and columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 

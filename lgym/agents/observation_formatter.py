@@ -1,7 +1,5 @@
 """Observations of any space as text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

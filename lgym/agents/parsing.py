@@ -5,8 +5,6 @@ Every text has a result, an action or a failure with its reason, in bounded time
 bounded here is that of a pattern which backtracks without end.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """An agent for Taxi."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any

@@ -1,7 +1,5 @@
 """An agent for TextWorld."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

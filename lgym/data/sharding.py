@@ -1,7 +1,5 @@
 """Sharding of a run over its processes: all take the same number of steps and none repeats another's work."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -10,8 +10,6 @@ dealer's card from 1 (ace) to 10. A hit only ever leads from a hand to another t
 from, so that as many sweeps as there are hands solve every recursion here exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """The hit-or-stay chart of Blackjack, drawn for the hit probabilities of a policy."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg

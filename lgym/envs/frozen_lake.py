@@ -1,7 +1,5 @@
 """Gymnasium's Frozen Lake: random maps, and exact values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

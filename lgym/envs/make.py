@@ -1,7 +1,5 @@
 """Construction of Gymnasium environments, with errors that say the way out."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

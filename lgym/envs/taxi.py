@@ -1,7 +1,5 @@
 """Exact values of Gymnasium's Taxi."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """TextWorld's text adventures (Côté et al. 2018, arXiv:1806.11532) as an ordinary Gymnasium environment."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ is. So a game's file is named after these and the version of TextWorld, and proc
 one at once do no harm.
 """
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import random

@@ -1,7 +1,5 @@
 """Environments in worker processes, and one interface to an environment wherever it runs."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import signal

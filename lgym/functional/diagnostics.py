@@ -1,8 +1,6 @@
 """Diagnostics of a policy in training: explained variance, clip fraction, variance of returns, mutual
 information."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Generalized advantage estimation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

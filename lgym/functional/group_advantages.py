@@ -3,8 +3,6 @@
 There is no loop over groups: ten thousand cost what one does.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

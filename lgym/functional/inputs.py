@@ -1,7 +1,5 @@
 """Checks of input shapes, dtypes and ranges. All are cheap: none reads a tensor's entries."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Kullback-Leibler divergence, exact and estimated from samples, and entropy."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Log-probabilities of candidate answers, from the likelihoods that a model gives their texts."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ A mask is a bool tensor, or non-negative weights of any dtype, of the shape of w
 weight is 0 is never read, so it may hold anything, NaN included.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

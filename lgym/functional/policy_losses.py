@@ -1,7 +1,5 @@
 """Policy losses, unreduced: REINFORCE and PPO's clipped surrogate."""
 
-from __future__ import annotations
-
 import math
 
 import torch

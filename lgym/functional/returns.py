@@ -1,7 +1,5 @@
 """Discounted returns."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Top-k and nucleus (top-p) truncation of a distribution over tokens."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Value losses, unreduced. The half belongs to the loss, so that its gradient is the plain error."""
 
-from __future__ import annotations
-
 import math
 
 import torch

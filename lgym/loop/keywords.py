@@ -1,7 +1,5 @@
 """LlamaGym's keywords of transformers and trl in lgym's terms. None is ignored in silence."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Episodic memory: turns or episodes of the past, retrieved by their observations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import accumulate

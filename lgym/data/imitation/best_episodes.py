@@ -1,7 +1,5 @@
 """The buffer of self-imitation: the run's own best episodes, kept to be imitated again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

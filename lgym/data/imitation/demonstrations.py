@@ -1,7 +1,5 @@
 """Demonstrations as text: from a JSON Lines file, or played by a scripted expert."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

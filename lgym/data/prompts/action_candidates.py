@@ -1,7 +1,5 @@
 """Candidates of an agent, checked before the model sees them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Prompts of one episode: the current observation behind as many earlier turns as are wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Observations as the model reads them: the agent's words, with the text of the run's memories."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial

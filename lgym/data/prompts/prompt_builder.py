@@ -1,7 +1,5 @@
 """From an observation's text to the tokens of a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 

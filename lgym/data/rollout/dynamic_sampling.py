@@ -1,7 +1,5 @@
 """Dynamic sampling: more groups, where those of a rollout have zero variance."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 
