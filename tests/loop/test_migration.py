@@ -60,7 +60,8 @@ def test_the_yaml_runs(tmp_path, model_folder, monkeypatch):
     assert yaml.safe_load(config.read_text())["data"]["history"] == "full"
     lgym(
         "fit", tmp_path, model_folder, config, trainer__accelerator="cpu",
-        trainer__enable_progress_bar="false", trainer__max_epochs=1, trainer__check_val_every_n_epoch=2, data__episodes_per_rollout=4,
+        trainer__enable_progress_bar="false", trainer__max_epochs=1,
+        trainer__check_val_every_n_epoch=2, data__episodes_per_rollout=4,
         model__init_args__policy__max_new_tokens=2,
     )  # fmt: skip
 
