@@ -11,7 +11,7 @@ import lgym
 
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
-    {"functional", "batch", "types", "cache", "plain_text", "ranks"},
+    {"functional", "batch", "rollout", "distributed", "types", "cache", "plain_text"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
     {"modules", "data", "terminal"},
