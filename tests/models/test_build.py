@@ -64,12 +64,6 @@ def test_every_family_that_was_promised_has_an_entry():
     assert all("/" in entry.hub_id for entry in REGISTRY.values())
 
 
-def test_generation_defaults_sample_what_the_loss_trains():
-    """LlamaGym sampled at top-p 0.6 and trained the full softmax."""
-    for entry in REGISTRY.values():
-        assert (entry.generation.temperature, entry.generation.top_p, entry.generation.top_k) == (1.0, 1.0, 0)
-
-
 def test_a_base_model_gets_the_plain_template():
     """GPT-2 has no chat template, and transformers raises without one."""
     llm = assemble_llm(tiny.causal_lm(), tiny.tokenizer(template=None), LLMConfig(model="tiny"), DEFAULT)
