@@ -67,11 +67,9 @@ class ValueHeadLLM(nn.Module):
         self.tokens_computed = 0
         self.padded_tokens_computed = 0
         self._weights_frozen = False
-        self._cached_prefix: tuple[TokenIds, Any] = (
-            (),
-            None,
-        )  # its keys and values, while weights are frozen
-        self.kv_caches: list[Any] = []  # of conversations that may be continued, while weights are frozen
+        # while weights are frozen:
+        self._cached_prefix: tuple[TokenIds, Any] = ((), None)  # with its keys and values
+        self.kv_caches: list[Any] = []  # of conversations that may be continued
 
     @property
     def causal_lm(self) -> Any:
@@ -194,12 +192,9 @@ class ValueHeadLLM(nn.Module):
     def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
         # each prompt keeps at least its last token in its own row
         cached = self._cached_prefix[0] if self._weights_frozen else ()
-        if (
-            cached
-            and len(cached) < min(prompt_lengths)
-            and all(s[: len(cached)] == cached for s in sequences)
-        ):
-            return len(cached)
+        length = len(cached)
+        if cached and length < min(prompt_lengths) and all(s[:length] == cached for s in sequences):
+            return length
         if self.layout == "prefix_cache" and not self.use_cache:
             return 0
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0

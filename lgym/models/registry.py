@@ -34,9 +34,8 @@ _LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 _PHI2 = ("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2")
 _PHI3 = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 
-DEFAULT = ModelEntry(
-    dtype="float32"
-)  # adapters on every linear layer but the output, in the safest precision
+# For a model without an entry: adapters on every linear layer but the output, in the safest precision.
+DEFAULT = ModelEntry(dtype="float32")
 
 REGISTRY: dict[str, ModelEntry] = {
     "smollm2-135m-instruct": ModelEntry(

@@ -83,9 +83,8 @@ def wrap_pretrained(
     adapted = hasattr(model, "peft_config")
     if adapted or lora is None:
         _require_trainable(model, name, adapted=adapted)
-    quantization: Literal["8bit"] | None = (
-        "8bit" if quantized and not adapted else None
-    )  # of any number of bits
+    # stands for any number of bits
+    quantization: Literal["8bit"] | None = "8bit" if quantized and not adapted else None
     config = LLMConfig(name, lora=None if adapted else lora, quantization=quantization)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

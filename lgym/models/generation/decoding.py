@@ -26,9 +26,7 @@ from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache, concat_kv_c
 from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.models.prefix_sharing.prefill import prefill
 
-STOP_CHECK_INTERVAL = (
-    16  # tokens after which the loop with static shapes checks if every response is finished
-)
+STOP_CHECK_INTERVAL = 16  # tokens after which the loop with static shapes checks if all responses ended
 
 # Tells which responses are finished, given their tokens so far, for ends that no single token marks.
 StopCheck = Callable[[Sequence[TokenIds]], list[bool]]
@@ -41,9 +39,7 @@ class GenerationOutput:
     responses: list[Reply]  # the distinct ones to each distinct prompt, without their text
     response_index: list[int]  # [S], the response to each prompt
     prompt_states: Tensor  # [S, H] hidden states at the last tokens of the prompts
-    kv_cache: (
-        KVCache | None
-    )  # a row per response: its prompt and all of it but the last token; None without caching
+    kv_cache: KVCache | None  # per response, its prompt and all but its last token; None without caching
 
 
 @torch.no_grad()
@@ -128,9 +124,7 @@ class _Batch:
     responses: list[Reply]  # R
     sample_index: Tensor  # [n] the prompt of each sample
     row_index: Tensor  # [n] the row of each sample
-    kv_cache: (
-        KVCache | None
-    )  # None where the layout has none: then every sequence is run again from its start
+    kv_cache: KVCache | None  # None in layouts without one, which run every sequence again from its start
     parents: Sequence[int] = ()  # R rows of the cache, to which their last tokens are to be appended
     owns_cache: bool = True  # no other batch continues from this cache later
 
@@ -153,8 +147,9 @@ def _generate_forking(
     kept: list[KVCache] = []
     waiting: list[_Batch] = []
     while True:
-        logits = llm.lm_head.raw_logits(hidden)
-        parents, responses, fork_index = _sample_forks(batch, logits, sampler, stop_ids, stop_check)
+        parents, responses, fork_index = _sample_forks(
+            batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check
+        )
         ended = [response.ended or len(response.ids) == max_new_tokens for response in responses]
         leaving = torch.tensor(ended, device=parents.device)
         if any(ended):

@@ -58,9 +58,7 @@ def _run_tries(
 ) -> Tensor:
     device = kv_cache.lengths.device
     most = max(map(len, tries))  # M
-    tree_mask = torch.zeros(
-        len(rows), most, most, dtype=torch.bool
-    )  # [R, M, M], True for a node and its ancestors
+    tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # True for a node and its ancestors
     for row_mask, trie in zip(tree_mask, tries, strict=True):
         for prefix, node in trie.items():
             if len(prefix) > 1:

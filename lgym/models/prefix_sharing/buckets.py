@@ -27,9 +27,8 @@ KEY_MULTIPLE = 32  # a CPU's softmax takes twice as long over any other number o
 MAX_SCORES_CPU = 1 << 21
 MAX_SCORES_FUSED = 1 << 26
 
-SHORT_ROW = (
-    64  # rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ
-)
+# Rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ.
+SHORT_ROW = 64
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,12 @@ class KeyIndex:
     num_rows: int
     prefix_length: int  # P
     token_index: Tensor  # [R * S] int64, the token of each slot; any token where the slot is masked
-    own_tokens: slice  # the bucket's own n tokens
-    own_slots: Tensor  # [n] int64
+    bucket_tokens: slice  # the n tokens of the bucket
+    bucket_slots: Tensor  # [n] int64
     row_prefix_tokens: (
-        Tensor  # [m] int64, of the longest row prefix if all rows have a part of it, else of each row's
+        Tensor  # [m] int64, of the longest row prefix if the others are parts of it, else of all
     )
-    row_prefix_slots: (
-        Tensor | None
-    )  # [m] int64; None where all rows have one row prefix, right behind the common one
+    row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,29 +101,25 @@ def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.dev
     first = sum(packed.lengths[: rows.start])
     lengths, row_prefixes = [packed.lengths[r] for r in rows], [packed.row_prefixes[r] for r in rows]
     num_tokens, length, longest = sum(lengths), max(lengths), max(row_prefixes, key=len)
-    own_start = prefix + len(longest)
-    num_keys = -(-(own_start + length) // KEY_MULTIPLE) * KEY_MULTIPLE
+    row_start = prefix + len(longest)
+    num_keys = -(-(row_start + length) // KEY_MULTIPLE) * KEY_MULTIPLE
     tokens, key_tokens = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), num_keys), np.int64)
     attn_mask = np.zeros((len(rows), 1, length, num_keys), bool)
     key_tokens[:, :prefix], attn_mask[..., :prefix] = range(prefix), True
-    attn_mask[:, 0, range(length), range(own_start, own_start + length)] = (
-        True  # padding attends to something too
-    )
-    row_prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens].numpy()
+    # padding attends to itself
+    attn_mask[:, 0, range(length), range(row_start, row_start + length)] = True
+    prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens, None].numpy()
     start = 0
     for r, (n, row_prefix) in enumerate(zip(lengths, row_prefixes, strict=True)):
         tokens[r, :n] = range(start, start + n)
         key_tokens[r, prefix : prefix + len(row_prefix)] = np.array(row_prefix, np.int64) + prefix
-        key_tokens[r, own_start : own_start + n] = range(prefix + first + start, prefix + first + start + n)
-        attn_mask[r, 0, :n, prefix:own_start] = (
-            np.arange(len(longest)) < row_prefix_lengths[start : start + n, None]
-        )
-        attn_mask[r, 0, :n, own_start : own_start + n] = packed.attn_masks[rows[r]]
+        key_tokens[r, row_start : row_start + n] = range(prefix + first + start, prefix + first + start + n)
+        attn_mask[r, 0, :n, prefix:row_start] = np.arange(len(longest)) < prefix_lengths[start : start + n]
+        attn_mask[r, 0, :n, row_start : row_start + n] = packed.attn_masks[rows[r]]
         start += n
     row, column = (np.arange(length) < np.array(lengths)[:, None]).nonzero()
-    prefix_row, prefix_column = (
-        np.arange(len(longest)) < np.array([len(p) for p in row_prefixes])[:, None]
-    ).nonzero()
+    row_prefix_lengths = np.array(list(map(len, row_prefixes)))
+    prefix_row, prefix_column = (np.arange(len(longest)) < row_prefix_lengths[:, None]).nonzero()
     prefix_slots = prefix_row * num_keys + prefix + prefix_column
     nested = all(longest[: len(row_prefix)] == row_prefix for row_prefix in row_prefixes)
 
@@ -137,8 +130,8 @@ def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.dev
         num_rows=len(rows),
         prefix_length=prefix,
         token_index=to_device(key_tokens.reshape(-1)),
-        own_tokens=slice(prefix + first, prefix + first + num_tokens),
-        own_slots=to_device(row * num_keys + own_start + column),
+        bucket_tokens=slice(prefix + first, prefix + first + num_tokens),
+        bucket_slots=to_device(row * num_keys + row_start + column),
         row_prefix_tokens=to_device(
             np.array(longest, np.int64) + prefix if nested else key_tokens.reshape(-1)[prefix_slots]
         ),
@@ -227,7 +220,7 @@ class _ScatterKeys(torch.autograd.Function):
         keys: KeyIndex = ctx.keys
         total = grad.new_zeros(grad.shape[0], ctx.num_states, grad.shape[-1])
         total[:, : keys.prefix_length] = grad[:, :, : keys.prefix_length].sum(1)
-        total[:, keys.own_tokens] = grad.flatten(1, 2).index_select(1, keys.own_slots)
+        total[:, keys.bucket_tokens] = grad.flatten(1, 2).index_select(1, keys.bucket_slots)
         if len(keys.row_prefix_tokens):
             if keys.row_prefix_slots is None:
                 end = keys.prefix_length + len(keys.row_prefix_tokens)

@@ -135,9 +135,7 @@ class DecodeStep:
     max_length: int  # of the longest suffix, new tokens included
     row_index: Tensor  # [n] int64, the row of each token
     positions: Tensor  # [n] int64, the position of each token in its suffix
-    slots: (
-        Tensor | None
-    )  # [n] int64, the slot of each token among the R * M queries; None for one token per row
+    slots: Tensor | None  # [n] int64, the slot of each token among R * M queries; None for one token per row
     masked: Tensor  # [R, 1, M, max_length] bool, True where a query does not attend to a position
 
     @staticmethod

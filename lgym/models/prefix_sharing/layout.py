@@ -36,9 +36,8 @@ def select_layout(llm: ValueHeadLLM) -> None:
     logits = [llm.causal_lm(input_ids=torch.tensor([probe], device=llm.device)).logits for probe in PROBES]
     expected = [probe[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for probe in logits]
     tolerance = _tolerance(llm)
-    convolves = any(
-        isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules()
-    )  # which mixes neighbors in a row
+    # a convolution would mix neighbors in a row
+    convolves = any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules())
     for layout in get_args(Layout)[-1:] if convolves else get_args(Layout):
         llm.layout = layout
         difference = _largest_difference(llm, expected)

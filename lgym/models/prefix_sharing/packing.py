@@ -148,10 +148,8 @@ def pack(
 
 
 def _max_row_length(row_length: int, shared: int, longest: int, row_prefixes: bool) -> int:
-    """Length up to which a row may grow for a sequence that shares so many tokens with the last one."""
-    grown = (
-        isqrt(ROW_GROWTH * row_length * shared) // 32 * 32
-    )  # a CPU multiplies 66 columns more slowly than 96
+    # a CPU multiplies 66 columns more slowly than 96
+    grown = isqrt(ROW_GROWTH * row_length * shared) // 32 * 32
     if not row_prefixes:  # a new row would recompute all that is shared
         return max(longest, grown, min(8 * shared, 8 * row_length), 2 * shared)
     return max(row_length, grown, shared + row_length if 2 * shared > row_length else 0)
@@ -161,9 +159,7 @@ def _max_row_length(row_length: int, shared: int, longest: int, row_prefixes: bo
 class _Row:
     prefix: _Path
     token_ids: list[int] = field(default_factory=list)
-    parents: list[int] = field(
-        default_factory=list
-    )  # positions in the row; -1 for none, or one in the row prefix
+    parents: list[int] = field(default_factory=list)  # places in the row; -1 if not in it
     positions: list[int] = field(default_factory=list)
     prefix_lengths: list[int] = field(default_factory=list)
 
