@@ -116,7 +116,8 @@ class ValueHeadLLM(nn.Module):
             raise ValueError(
                 "A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone."
             )
-        frozen, self._weights_frozen = self._weights_frozen, False
+        frozen = self._weights_frozen
+        self._weights_frozen = False
         try:
             with self.model.disable_adapter():
                 yield
