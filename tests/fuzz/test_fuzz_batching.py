@@ -238,13 +238,13 @@ PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8).map(tuple),
 @inputs(120)
 @given(PATHS, st.integers(1, 30), st.sampled_from(["padded", "prefix_cache", "tree"]))
 def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, layout):
-    """Each token sees those before it in its own sequence, in its row or in the row's trunk, and no other."""
+    """Each token sees those before it in its own sequence, in its row or in its row prefix, and no other."""
     packed = pack(paths, row_length=row_length, share_prefixes=layout != "padded", row_prefixes=layout == "tree")
     count = sum(packed.lengths)
     assert packed.num_tokens == count == len(packed.token_ids) == int(packed.token_mask.sum())
     seen = [  # by each token
-        sorted([*trunk[: int(packed.row_prefix_lengths[first + place])], *(first + other for other in attends[place].nonzero()[0])])
-        for first, length, trunk, attends in zip(
+        sorted([*prefix[: int(packed.row_prefix_lengths[first + place])], *(first + other for other in mask[place].nonzero()[0])])
+        for first, length, prefix, mask in zip(
             accumulate(packed.lengths, initial=0), packed.lengths, packed.row_prefixes, packed.attn_masks, strict=False
         )
         for place in range(length)

@@ -62,7 +62,7 @@ def by_full_forwards(llm, contexts, normalisation, temperature=1.0):
 @pytest.mark.parametrize("contexts", [MIXED, SINGLE, MIXED[3:]], ids=["mixed", "single-token", "one-candidate"])
 @pytest.mark.parametrize("share", [True, False])
 def test_equals_one_full_forward_per_candidate(llm, contexts, normalisation, share):
-    """GLAM summed raw logits, so short answers won; a skipped normaliser or a wrong place shows here."""
+    """GLAM summed raw logits, so short answers won; a skipped normalizer or a wrong place shows here."""
     policy = policy_for(llm, normalisation=normalisation, temperature=0.7, share_prefixes=share, row_length=24)
     logprobs, _ = policy(contexts)
     for row, expected in zip(logprobs, by_full_forwards(llm, contexts, normalisation, 0.7), strict=True):
