@@ -19,7 +19,8 @@ TOKENIZER = tiny.tokenizer()
 
 
 class ScriptedEnv(gymnasium.Env):
-    """Length, rewards and end of an episode come from its seed and the script's, what it shows from the actions too."""
+    """Length, rewards and end of an episode come from its seed and the script's, what it shows from the
+    actions too."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(3)
 
@@ -111,7 +112,8 @@ def prompt_value(prompt: Prompt) -> float:
 
 
 class FirstCandidatePolicy(CandidateScorer):
-    """Gives the first candidate the probability 0.75; a prompt's value is the length of its observation's text."""
+    """Gives the first candidate the probability 0.75; a prompt's value is the length of its observation's
+    text."""
 
     def __init__(self) -> None:
         self.new_prompts: list[str] = []

@@ -167,8 +167,8 @@ def test_bad_settings_are_refused(settings):
 
 
 def test_choices_are_recorded_with_their_distribution(llm):
-    """The response has the candidate's tokens, its log-probability at the first of them and the whole distribution; equal
-    choices are one object. Greedy takes the likeliest candidate."""
+    """The response has the candidate's tokens, its log-probability at the first of them and the whole
+    distribution; equal choices are one object. Greedy takes the likeliest candidate."""
     policy = policy_for(llm)
     expected = by_full_forwards(llm, MIXED)
     with llm.frozen_weights():
@@ -192,7 +192,8 @@ def test_choices_are_recorded_with_their_distribution(llm):
 
 
 def test_training_computes_what_was_recorded(llm):
-    """Log-probability, entropy and exact divergences of each choice, and its value, from the distributions."""
+    """Log-probability, entropy and exact divergences of each choice, and its value, from the
+    distributions."""
     policy, prompt_index = policy_for(llm), [0, 0, 1, 2, 3]
     prompts = [MIXED[number] for number in prompt_index]
     with llm.frozen_weights():
@@ -222,7 +223,8 @@ def follow(before: Prompt, choice: int, text: str, *candidates: str) -> Prompt:
 
 
 def conversations(turns: int) -> list[list[Prompt]]:
-    """The prompts turn by turn of four conversations: one begins a turn late as another did, two begin alike."""
+    """The prompts turn by turn of four conversations: one begins a turn late as another did, two begin
+    alike."""
     rounds = [[MIXED[0], MIXED[1], MIXED[2], MIXED[2]]]
     for turn in range(1, turns):
         first, second, third, fourth = rounds[-1]
@@ -253,8 +255,8 @@ def test_conversations_extend_the_kept_keys_and_values(llm, constrained, tokens_
 
 
 def test_a_turn_costs_its_new_tokens(llm, monkeypatch):
-    """By counting, also of one that stands still while the others go on: its prompt stays known. A pass takes new tokens
-    alone into account: whole prompts would take two."""
+    """By counting, also of one that stands still while the others go on: its prompt stays known. A pass takes
+    new tokens alone into account: whole prompts would take two."""
     policy, (opening, *later) = policy_for(llm, tokens_per_forward=160), conversations(3)
     extend, passes = policy._extend, []
     monkeypatch.setattr(policy, "_extend", lambda prompts: passes.append(len(prompts)) or extend(prompts))

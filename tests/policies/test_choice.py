@@ -1,4 +1,5 @@
-"""A choice between texts: constrained decoding is writing token by token where nothing but the candidates is allowed."""
+"""A choice between texts: constrained decoding is writing token by token where nothing but the candidates is
+allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Distributions over candidates: each is computed once of the same weights, and choices are sampled from it."""
+"""Distributions over candidates: each is computed once of the same weights, and choices are sampled from
+it."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_nothing_is_kept_while_the_weights_may_change():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("change", ["sign", "order", "last bit"])
 def test_weights_of_equal_norms_are_other_weights(change, dtype):
-    """3, 4 and 4, 3 and -3, 4 all have the norm 5; the last bit of a thousandth is lost in that of a thousand."""
+    """3, 4 and 4, 3 and -3, 4 all have the norm 5; the last bit of a thousandth is lost in that of a
+    thousand."""
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 1000.0, 0.001], dtype=dtype))
     digest, weights = weights_digest(module), module.weight.data
@@ -120,8 +122,8 @@ def cached(*distributions: list[float]) -> tuple[DistributionCache, list[Prompt]
 
 
 def test_choices_follow_the_distribution():
-    """A wrong inverse of the distribution shows here: 0.75 +- 4 standard errors of sqrt(.75 * .25 / 2000) = 0.0097, also
-    beside a longer list of candidates, whose row is wider."""
+    """A wrong inverse of the distribution shows here: 0.75 +- 4 standard errors of sqrt(.75 * .25 / 2000) =
+    0.0097, also beside a longer list of candidates, whose row is wider."""
     cache, (two, four) = cached([0.75, 0.25], [0.0, 0.5, 0.5, 0.0])
     choices = np.array(
         [response.choice for response in cache.act([two, four] * 2000, np.random.default_rng(0))]
@@ -141,7 +143,8 @@ def test_known_distributions_stay_as_they_are():
 
 
 def test_a_run_computes_once_for_each_state_of_the_weights(tmp_path, model_folder, monkeypatch):
-    """Rollouts, two evaluations and the exact value: all of them, and the first rollout, take three computations."""
+    """Rollouts, two evaluations and the exact value: all of them, and the first rollout, take three
+    computations."""
     counts, compute = [], CandidatePolicy._compute
 
     def counted(self, prompts, extendable):
@@ -158,9 +161,9 @@ def test_a_run_computes_once_for_each_state_of_the_weights(tmp_path, model_folde
 
 @pytest.mark.parametrize(("every", "stop"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.slow)])
 def test_a_run_with_prefetched_prompts_resumes_exactly(tmp_path, model_folder, every, stop):
-    """The run that was not stopped plays by distributions from the end of the rollout before, where the exact value is
-    computed every time; the other computes them again. In a batch of another size the tiny model's distributions are
-    others in their last bits."""
+    """The run that was not stopped plays by distributions from the end of the rollout before, where the exact
+    value is computed every time; the other computes them again. In a batch of another size the tiny model's
+    distributions are others in their last bits."""
     settings = {**BLACKJACK, "trainer__callbacks__init_args__every_n_rollouts": every}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, trainer__max_epochs=4, **settings)

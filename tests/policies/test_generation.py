@@ -1,4 +1,5 @@
-"""The generation policy: training computes the log-probabilities that were recorded, and both are the model's own."""
+"""The generation policy: training computes the log-probabilities that were recorded, and both are the model's
+own."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def respond(policy, count=8, seed=0):
     "settings", [{}, {"temperature": 0.6}, {"responses_per_forward": 3}, {"share_prefixes": False}], ids=str
 )
 def test_training_computes_what_was_recorded(settings):
-    """`policy/logprob_diff_max` is 0: no padding, position or temperature comes between rollout and update."""
+    """`policy/logprob_diff_max` is 0: no padding, position or temperature comes between rollout and
+    update."""
     policy = bound_policy(**settings)
     prompt_index, responses = respond(policy)
     with torch.no_grad():

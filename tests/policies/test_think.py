@@ -48,7 +48,8 @@ def ids_before_choice(prompt, response):
 
 
 def test_candidates_are_those_of_the_own_prompt():
-    """Two turns read alike and have other candidates. With top_k 1 they think alike too; each has its own choice."""
+    """Two turns read alike and have other candidates. With top_k 1 they think alike too; each has its own
+    choice."""
     policy = bound_policy(top_k=1)
     two, three = make_prompt("red", "a", "b"), make_prompt("red", "c", "d", "e")
     for seed in range(10):
@@ -143,7 +144,8 @@ def test_text_and_choice_learn_and_the_answer_prefix_does_not():
 
 @torch.no_grad()
 def test_a_token_that_ends_the_turn_is_learned_and_taken_out_of_the_history():
-    """Behind the end of a turn no model has seen anybody answer, so the answer prefix takes that token's place."""
+    """Behind the end of a turn no model has seen anybody answer, so the answer prefix takes that token's
+    place."""
     policy = bound_policy()
     prompt, end, prefix = LONG[0], policy.llm.tokenizer.eos_token_id, policy.prefix_ids
     reasoning = tuple(policy.llm.tokenizer.encode("hm"))
@@ -190,8 +192,8 @@ def test_an_empty_answer_prefix_is_refused():
 
 @BOTH
 def test_text_choice_and_answer_prefix_have_their_own_entropy(prompts):
-    """By the transformers model alone. Catches the choice's entropy left out, one over the vocabulary in its place, and an
-    entropy on the answer prefix, which nobody chose."""
+    """By the transformers model alone. Catches the choice's entropy left out, one over the vocabulary in its
+    place, and an entropy on the answer prefix, which nobody chose."""
     policy = bound_policy()
     prompt_index, responses = respond(policy, prompts)
     with torch.no_grad():
