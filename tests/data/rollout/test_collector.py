@@ -68,9 +68,8 @@ def test_what_can_be_computed_ahead_is_prefetched_before_the_first_turn():
         def prefetch(self, prompts):
             self.new_prompts += prompts
 
-    policy, player = Prefetching(), collector()
-    player._prefetched = lambda: ["ahead"]
-    player.play(policy, rng(), episodes=2)
+    policy, envs = Prefetching(), [gymnasium.make("Counting-v0", max_episode_steps=3)]
+    make_collector(envs, echo.CountingAgent(), prefetched=lambda: ["ahead"]).play(policy, rng(), episodes=2)
     assert policy.new_prompts[0] == "ahead"
     assert policy.new_prompts.count("ahead") == 1
 
