@@ -36,13 +36,25 @@ def tiny_config(model_folder: Path, **changes: Any) -> LLMConfig:
 
 
 def fit(module: Any, folder: Path, *, data: dict[str, Any], trainer: dict[str, Any]) -> dict[str, list[float]]:
-    """Train on the echo task, or on another that `data` names, for two rollouts without evaluation."""
+    """Train for two rollouts on the echo task, without evaluation.
+
+    Args:
+        module: the algorithm.
+        folder: for what the run leaves behind.
+        data: arguments of the data module.
+        trainer: arguments of the trainer; with `limit_val_batches` above 0 it evaluates at the end.
+
+    Returns:
+        Each metric, rollout by rollout.
+    """
     L.seed_everything(0, verbose=False)
     logger = MemoryLogger()
     settings = {
         "accelerator": "cpu",
         "max_epochs": 2,
         "limit_val_batches": 0,
+        "num_sanity_val_steps": 0,
+        "check_val_every_n_epoch": trainer.get("max_epochs", 2),
         "logger": logger,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
