@@ -7,9 +7,9 @@ import pytest
 
 import llamagym_blackjack
 from helpers import tiny
+from helpers.finetuned import finetuned
 from helpers.letters import LetterEnv
 from helpers.own_loop import VowelAgent, play
-from helpers.finetuned import finetuned
 
 
 @pytest.mark.parametrize("sign", [1, -1])
