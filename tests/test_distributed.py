@@ -16,8 +16,8 @@ def gradients_of_two(tmp_path_factory):
 @pytest.mark.parametrize("size", [1, 2, 100])
 @pytest.mark.parametrize("name", two_processes.ALGORITHMS)
 def test_two_processes_have_the_gradients_of_one(gradients_of_two, name, size):
-    """In float64 (but for the model's norms), through DDP itself: advantages, their whitening and the loss's divisor are
-    over both; where one rank has fewer minibatches, they are filled up."""
+    """In float64 (but for the model's norms), through DDP itself: advantages, their whitening and the loss's
+    divisor are over both; where one rank has fewer minibatches, they are filled up."""
     whole = two_processes.gradients(name, 100)
     for rank in range(2):
         for own, expected in zip(gradients_of_two[rank][name][size], whole, strict=True):

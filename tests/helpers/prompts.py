@@ -21,7 +21,8 @@ def make_prompt(text: str, *candidates: str) -> Prompt:
 def response_batch(
     prompts: Sequence[Prompt], prompt_index: Sequence[int], responses: Sequence[Response]
 ) -> ResponseBatch:
-    """Turns that answered the numbered prompts, with an advantage of 1 for each token that the policy chose."""
+    """Turns that answered the numbered prompts, with an advantage of 1 for each token that the policy
+    chose."""
     width = max(len(response.token_ids) for response in responses)
     action_mask = torch.zeros(len(responses), width, dtype=torch.bool)
     for row, response in zip(action_mask, responses, strict=True):
