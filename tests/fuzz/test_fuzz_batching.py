@@ -324,8 +324,8 @@ def test_a_packed_sequence_is_computed_as_if_alone(paths, row_length):
     together, index = LLM.hidden_states(paths, ones, row_length=row_length)
     assert LLM.layout == "tree"  # not padded because a first look found it wrong
     for path, rows in zip(paths, index, strict=True):
-        alone, own = LLM.hidden_states([path], [1], row_length=row_length)
-        torch.testing.assert_close(together[list(rows)], alone[list(own[0])], rtol=1e-9, atol=1e-9)
+        alone, alone_index = LLM.hidden_states([path], [1], row_length=row_length)
+        torch.testing.assert_close(together[list(rows)], alone[list(alone_index[0])], rtol=1e-9, atol=1e-9)
 
 
 @inputs(40)
@@ -339,10 +339,10 @@ def test_a_divergence_in_the_rewards_is_the_turns_own(rollout, estimator, kl_coe
     assert turns.batch.ref_logprobs is None
     assert torch.equal(turns.rewards[~rollout.mask], rollout.rewards[~rollout.mask])
     rewards = zip(turns.rewards[rollout.mask].tolist(), rollout.rewards[rollout.mask].tolist(), strict=True)
-    for (number, response), (reward, paid) in zip(played_turns(rollout), rewards, strict=True):
+    for (number, response), (reward, before) in zip(played_turns(rollout), rewards, strict=True):
         mask = torch.tensor(response.action_mask)
         reference = oracle_logprobs(rollout.prompts[number], response.token_ids, response.choice)
         kl = kl_estimate(
             torch.tensor(response.logprobs)[mask], torch.tensor(reference)[mask], estimator=estimator
         )
-        assert reward == pytest.approx(paid - kl_coef * float(kl.sum()), abs=1e-4)
+        assert reward == pytest.approx(before - kl_coef * float(kl.sum()), abs=1e-4)

@@ -82,6 +82,7 @@ def gradients_of(module: PolicyLearner, batch: ResponseBatch) -> dict[str, torch
 
 # -- candidates ----------------------------------------------------------------------------------------------
 
+
 def candidate_prompt(text: str, *candidates: str) -> Prompt:
     encode = tiny.tokenizer().encode
     candidate_ids = tuple(tuple(encode(candidate)) for candidate in candidates)

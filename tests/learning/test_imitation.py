@@ -27,13 +27,13 @@ class WordExpert:
         return int(observation)
 
 
-def learn(tmp_path, model_folder, algorithm=PPO, policy=None, sft=SFTConfig(), **data):  # noqa: B008
+def learn(tmp_path, model_folder, algorithm=PPO, policy=None, sft=None, **data):
     """The curves of eight rollouts of the echo task with 100 evaluation episodes at the end."""
     module = algorithm(
         llm=tiny_config(model_folder),
         policy=policy or CandidatePolicy(length_normalization="token", temperature=3),
         optimizer=partial(torch.optim.AdamW, lr=0.02),
-        sft=sft,
+        sft=sft or SFTConfig(),
         **({"loss": LossConfig()} if algorithm is REINFORCE else {}),
     )
     settings = {"env_kwargs": {"sign": 1}, "num_envs": 32, "minibatch_size": 2, "eval_episodes": 100}

@@ -147,6 +147,7 @@ def test_a_detached_value_leaves_the_language_model_alone(algorithm, settings, d
 
 # -- advantages of tokens ------------------------------------------------------------------------------------
 
+
 def token_learner(**settings):
     return text_learner(PPO, advantage_level="token", gamma=0.5, **PLAIN, **settings)
 
