@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lgym.models import LLMConfig
-from lgym.modules import TextPPO, TokenLoss
+from lgym.modules import PPO, CriticConfig, LossConfig
 from lgym.policies import GenerationPolicy
 from lgym.types import ConfigError
 
@@ -35,20 +35,24 @@ LEARNING = {
     "gamma": "gamma",
     "lam": "gae_lambda",
     "gae_lambda": "gae_lambda",
+    "reward_scale": "reward_scale",
+    "whiten_advantages": "whiten_advantages",
+    "advantage_level": "advantage_level",
+}
+"""Keywords of `PPOConfig` and of `PPO`, and what `PPO` calls them."""
+
+CRITIC = {
     "vf_coef": "value_coef",
     "value_coef": "value_coef",
     "value_lr_scale": "value_lr_scale",
     "detach_value": "detach_value",
-    "reward_scale": "reward_scale",
-    "whiten_advantages": "whiten_advantages",
-    "credit": "credit",
 }
-"""Keywords of `PPOConfig` and of `TextPPO`, and what `TextPPO` calls them."""
+"""Keywords of `PPOConfig` and of `CriticConfig`, and their names there."""
 
 LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
-    field.name: field.name for field in fields(TokenLoss) if not field.name.startswith("sft")
+    field.name: field.name for field in fields(LossConfig) if field.name != "target_kl"
 }
-"""Keywords of `PPOConfig` and of `TokenLoss`, and what `TokenLoss` calls them. `cliprange` is both its clips."""
+"""Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its clips."""
 
 ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 
@@ -162,7 +166,7 @@ def read_pace(given: Mapping[str, Any], seed: int | None) -> Pace:
     return Pace(**values if seed is None else values | {"seed": seed})
 
 
-def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig) -> TextPPO:
+def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig) -> PPO:
     """The algorithm of a `ppo_config_dict`. Without `learning_rate` its own.
 
     Raises:
@@ -170,10 +174,14 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
     """
     values: dict[str, Any] = {}
     loss: dict[str, Any] = {}
-    keywords = _known("ppo_config_dict", given, ["learning_rate", "cliprange", *PACE, *LEARNING, *LOSS, *OFF])
+    critic: dict[str, Any] = {}
+    known = ["learning_rate", "cliprange", *PACE, *LEARNING, *CRITIC, *LOSS, *OFF]
+    keywords = _known("ppo_config_dict", given, known)
     for name, value in keywords.items():
         if name in LEARNING:
             values[LEARNING[name]] = value
+        elif name in CRITIC:
+            critic[CRITIC[name]] = value
         elif name == "kl_penalty" and value not in ESTIMATORS:
             estimators = " and ".join(ESTIMATORS)
             raise ConfigError(
@@ -189,7 +197,7 @@ def text_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig)
             raise ConfigError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
     if "init_kl_coef" in keywords:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
-    return TextPPO(llm=llm, policy=policy, loss=TokenLoss(**loss), **values)
+    return PPO(llm=llm, policy=policy, loss=LossConfig(**loss), critic=CriticConfig(**critic), **values)
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from lgym.agents import TextAgent
-from lgym.batch import ReplyBatch
+from lgym.batch import ResponseBatch
 from lgym.data.imitation.demonstrations import Demonstration
-from lgym.data.imitation.sft_sampler import Imitation
+from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.prompts.conversation import Conversation, History
 from lgym.data.prompts.prompt_builder import PromptBuilder
-from lgym.loop.keywords import Pace, generation_policy, read_pace, text_ppo
+from lgym.loop.keywords import Pace, build_ppo, generation_policy, read_pace
 from lgym.loop.loop_rollout import LoopEpisode, LoopTurn, rollout_of
-from lgym.models import LLMConfig, LoraSettings, adopt
-from lgym.modules import TextPPO
+from lgym.models import LLMConfig, LoraSettings, wrap_pretrained
+from lgym.modules import PPO
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
-from lgym.modules.faults import NonFiniteLossError
-from lgym.types import Message, Said
+from lgym.modules.nonfinite import NonFiniteLossError
+from lgym.types import Message
 
 
 def build_learner(
@@ -44,14 +45,14 @@ def build_learner(
         raise ValueError(f"history is {history}; it must be 0 or more turns, or full.")
     pace = read_pace(learning, seed)
     settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
-    module = text_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
-    module.policy.bind(adopt(model, tokenizer, settings, device=device, seed=pace.seed))
+    module = build_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
+    module.policy.bind(wrap_pretrained(model, tokenizer, settings, device=device, seed=pace.seed))
     module.configure_model()
     return LoopLearner(module, pace, history)
 
 
 class LoopLearner:
-    """One conversation after the other by the policy of a `TextPPO`, with its loss and optimizer, without a trainer.
+    """One conversation after the other by the policy of a `PPO`, with its loss and optimizer, without a trainer.
 
     The keys and values of what the model has read and written are kept until its weights change.
 
@@ -61,17 +62,16 @@ class LoopLearner:
         history: the number of earlier turns of an episode that the model is shown.
     """
 
-    def __init__(self, module: TextPPO, pace: Pace, history: History) -> None:
+    def __init__(self, module: PPO, pace: Pace, history: History) -> None:
         self.module = module
         self.pace = pace
         self.llm = module.policy.llm
-        self._policy: Any = module.policy
         self.module.eval()  # with dropout, another policy would be trained than the behavior policy
         self._history: History = history
         self._optimizer: torch.optim.Optimizer = module.configure_optimizers()
         self._rng = np.random.default_rng(pace.seed)
-        self._weights = ExitStack()  # holds `llm.fixed()` open except while it learns
-        self._weights.enter_context(self.llm.fixed())
+        self._weights = ExitStack()  # holds `llm.frozen_weights()` open except while it learns
+        self._weights.enter_context(self.llm.frozen_weights())
         self._system_prompt = ""
         self._builder: PromptBuilder | None = None
         self._begin(number=0)
@@ -93,17 +93,17 @@ class LoopLearner:
         started = time.perf_counter()
         if self._conversation is None:
             self._conversation = Conversation(self._contexts(system_prompt), self._history)
-        context = self._conversation.context(observation_text, ())
-        with self.module.inference():
-            (reply,), values = self._policy.reply([context], int(self._rng.integers(2**62)))
-        self._conversation.reply(Said(reply.text, reply.text, reply.ids, reply.ended))
-        self._episode.turns.append(LoopTurn(context, reply, float(values[0])))
+        prompt = self._conversation.prompt(observation_text, ())
+        with self.module.inference() as policy:
+            (response,), values = policy.act([prompt], self._rng)
+        self._conversation.respond(response)
+        self._episode.turns.append(LoopTurn(prompt, response, float(values[0])))
         self._messages += [
             {"role": "user", "content": observation_text},
-            {"role": "assistant", "content": reply.text},
+            {"role": "assistant", "content": response.text},
         ]
         self._seconds += time.perf_counter() - started
-        return reply.text
+        return response.text
 
     def read(self, parsed: bool) -> None:
         """Note whether an action could be parsed from the last response."""
@@ -122,9 +122,9 @@ class LoopLearner:
         episode = self._episode
         if train and episode.turns:
             if truncated_at is not None and self._conversation is not None:
-                context = self._conversation.context(truncated_at, ())
-                with self.module.inference():
-                    episode.last_value = float(self._policy.values([context])[0])
+                prompt = self._conversation.prompt(truncated_at, ())
+                with self.module.inference() as policy:
+                    episode.last_value = float(policy.values([prompt])[0])
                 episode.truncated = True
             self._episodes.append(episode)
         self._begin(episode.number + 1)
@@ -157,16 +157,17 @@ class LoopLearner:
             )
         builder = self._contexts(agent.system_prompt)
         sft_size = self.pace.mini_batch_size
-        imitation = Imitation(agent, builder, self._policy.demonstrated, turns, None, sft_size, chooses=False)
+        demonstrated = self.module.policy.demonstrated
+        sampler = SFTSampler(agent, builder, demonstrated, turns, None, sft_size, scores_candidates=False)
         losses: list[list[float]] = []  # of each step
         with self._changing():
             for _ in range(epochs):
-                batches = [[batch] for batch in imitation.demonstrations(self._rng)]
+                batches = [[batch] for batch in sampler.demonstrations(self._rng)]
                 losses += [[self._step(batch, self._imitated)["loss/sft"][0] for batch in batches]]
         return {"loss/sft": sum(losses[-1]) / len(losses[-1]), "optim/steps": float(sum(map(len, losses)))}
 
-    def _imitated(self, batch: ReplyBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        loss = self.module.imitation_loss(batch)
+    def _imitated(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.module.sft_loss(batch)
         return loss, {"loss/sft": loss.detach()}
 
     @contextmanager
@@ -176,7 +177,7 @@ class LoopLearner:
         try:
             yield
         finally:
-            self._weights.enter_context(self.llm.fixed())
+            self._weights.enter_context(self.llm.frozen_weights())
 
     def _update(self) -> dict[str, float]:
         """Learn from the kept episodes. Returns the means of the metrics over its steps, and the rollout's own."""
@@ -184,10 +185,12 @@ class LoopLearner:
         self._forget()
         metrics: dict[str, list[float]] = defaultdict(list)
         with self._changing():
-            batch = self.module.prepare(rollout)
+            batch, rollout_metrics = self.module.prepare(rollout)
             for _ in range(self.pace.ppo_epochs):
-                order = self._rng.permutation(len(batch.bundles)).tolist()
+                order = self._rng.permutation(len(batch.prompt_chains)).tolist()
                 minibatches = list(batch.minibatches(self.pace.mini_batch_size, order))
+                if not metrics:
+                    minibatches[0] = replace(minibatches[0], metrics=rollout_metrics)
                 count = self.pace.gradient_accumulation_steps
                 for start in range(0, len(minibatches), count):
                     for name, values in self._step(
@@ -195,10 +198,10 @@ class LoopLearner:
                     ).items():
                         metrics[name] += values
         means = {name: sum(values) / len(values) for name, values in metrics.items()}
-        return self.module.rollout_metrics | means | {"optim/steps": float(len(metrics["optim/grad_norm"]))}
+        return rollout_metrics | means | {"optim/steps": float(len(metrics["optim/grad_norm"]))}
 
     def _step(
-        self, minibatches: list[ReplyBatch], loss_of: Callable[[ReplyBatch], Any]
+        self, minibatches: list[ResponseBatch], loss_of: Callable[[ResponseBatch], Any]
     ) -> dict[str, list[float]]:
         metrics: dict[str, list[float]] = defaultdict(list)
         self._optimizer.zero_grad(set_to_none=True)

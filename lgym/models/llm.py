@@ -1,48 +1,59 @@
-"""The language model as lgym uses it: hidden states at chosen tokens, logits for chosen tokens, a state value."""
+"""The language model: hidden states at chosen tokens, logits of chosen tokens, and state values."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from lgym.models.kernels.float32 import keep_dtypes
-from lgym.models.kernels.fused_logprobs import fused_log_normalizers, fused_token_logprobs, plain_token_logprobs
 from lgym.models.limits import context_length
+from lgym.models.lm_head import LMHead
+from lgym.models.prefix_sharing.buckets import bucket_rows
 from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, pack
-from lgym.models.prefix_sharing.tree_attention import Layout, Tree
+from lgym.models.prefix_sharing.padded_rows import run_behind_prefix, run_padded
+from lgym.models.prefix_sharing.tree_attention import AttentionLayout, KVStates, TreeLayout
 from lgym.models.value_head import ValueHead
 from lgym.types import ConfigError
 
-SHORTEST_SHARED_PREFIX = 4
-"""A shorter prefix is not worth a forward pass of its own."""
+Layout = Literal["tree", "prefix_cache", "padded"]
+
+MIN_PREFIX_LENGTH = 4  # a shorter common prefix is not worth its overhead
 
 
 class ValueHeadLLM(nn.Module):
     """A causal language model with a value head.
 
-    `hidden_states` computes what sequences share once, with gradient, in the best layout that the model can do: `tree`, the
-    common prefix and every packed row in one row of tokens, with an attention of our own; `rows`, the prefix in one row, of
-    which every packed row takes the keys and values; `whole`, every sequence by itself.
+    `hidden_states` computes shared tokens once, with gradient, in the best layout that the model takes:
+    `tree` runs the common prefix and all packed rows as one row of tokens, with tree attention;
+    `prefix_cache` runs the prefix by itself and gives every packed row its keys and values; `padded` runs
+    every sequence by itself.
 
-    Precision is settled when the model is built: moving it changes the device, never the dtype, so that Lightning's
-    `bf16-true` rounds neither adapters nor rotary frequencies.
+    Precision is fixed when the model is built. Moving it changes the device and never the dtype, so that
+    Lightning's `bf16-true` rounds neither adapters nor rotary frequencies.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, *, name: str, value_hidden_size: int | None, use_cache: bool = True
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        *,
+        name: str,
+        value_hidden_size: int | None,
+        use_cache: bool = True,
     ) -> None:
         """
         Args:
-            model: a causal model of transformers, with or without peft adapters; and its `tokenizer`.
-            name: what the user calls it.
-            value_hidden_size: width of the value head; `None` for a model without one, whose values are NaN.
-            use_cache: whether a common prefix may be run by itself and its keys and values kept.
+            model: a causal model of transformers, with or without peft adapters.
+            tokenizer: its tokenizer.
+            name: the user's name for it.
+            value_hidden_size: width of the value head; None for no value head, which makes values NaN.
+            use_cache: allow keeping the keys and values of a common prefix.
         """
         super().__init__()
         self.model: Any = model
@@ -50,37 +61,46 @@ class ValueHeadLLM(nn.Module):
         self.name = name
         hidden_size = model.config.get_text_config().hidden_size
         self.value_head = None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size)
-        self.value_scale = 1.0  # rewards, by what the value head gives
+        self.value_scale = 1.0  # reward units of a value head's output of 1
         self.share_prefixes = True
-        self.layout: Literal["tree", "prefix_cache", "padded"] = "prefix_cache"
+        self.layout: Layout = "prefix_cache"
         self.use_cache = use_cache
         self.tokens_computed = 0
         self.padded_tokens_computed = 0
-        self._remembers = False
-        self._remembered: tuple[TokenIds, Any] = ((), None)  # a prefix, its keys and values
-        self.frozen_session: object | None = None  # another one each time that the weights are frozen
-        self.kv_caches: list[Any] = []  # of the conversations that were spoken in last, while the weights are fixed
+        self.frozen_session: object | None = None  # another object each time that the weights are frozen
+        # while weights are frozen:
+        self._cached_prefix: tuple[TokenIds, Any] = ((), None)  # with its keys and values
+        self.kv_caches: list[Any] = []  # of conversations that may be continued
 
     @property
     def causal_lm(self) -> Any:
-        """The transformers model, out of any adapter wrapping."""
+        """The transformers model without its adapter wrapping."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
     def context_length(self) -> int:
-        """The longest sequence that the model can take, in tokens."""
+        """The longest sequence that the model takes, in tokens."""
         return context_length(self.causal_lm.config.get_text_config())
+
+    @property
+    def lm_head(self) -> LMHead:
+        """The head that gives logits over the vocabulary."""
+        softcap = getattr(self.causal_lm.config.get_text_config(), "final_logit_softcapping", None)
+        return LMHead(self.causal_lm.get_output_embeddings(), softcap)
 
     @property
     def device(self) -> torch.device:
         return self.causal_lm.get_input_embeddings().weight.device
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ValueHeadLLM:
-        super()._apply(keep_dtypes(fn), recurse)
-        return self
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            converted = fn(tensor)
+            return converted if converted.dtype == tensor.dtype else tensor.to(converted.device)
+
+        return super()._apply(keep_dtype, recurse)
 
     def train(self, mode: bool = True) -> ValueHeadLLM:
-        """As of any module, but for 8-bit layers: a CPU multiplies otherwise while they train, as another policy would."""
+        """Switches modes, but for 8-bit layers: a CPU multiplies differently while they train."""
         super().train(mode)
         for module in self.modules():
             module.training |= type(module).__name__ == "Linear8bitLt"
@@ -88,38 +108,40 @@ class ValueHeadLLM(nn.Module):
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Within, the model is the one that training started from: the adapters are switched off.
+        """Context manager that switches adapters off, which gives the model that training started from.
 
         Raises:
             ValueError: if there are no adapters, so that the starting weights are no longer there.
         """
         if not hasattr(self.model, "disable_adapter"):
-            raise ConfigError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
-        remembers, self._remembers = self._remembers, False
-        session, self.frozen_session = self.frozen_session, None
+            raise ConfigError(
+                "A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone."
+            )
+        session = self.frozen_session
+        self.frozen_session = None
         try:
             with self.model.disable_adapter():
                 yield
         finally:
-            self._remembers = remembers
             self.frozen_session = session
 
     @contextmanager
     def frozen_weights(self) -> Iterator[None]:
-        """Within, the weights do not change: a prefix and conversations are kept from call to call, within another too."""
-        outermost, self._remembers = not self._remembers, True
+        """Context manager for fixed weights: KV caches stay valid from call to call. It may nest."""
+        outermost = self.frozen_session is None
         if outermost:
             self.frozen_session = object()
         try:
             yield
         finally:
             if outermost:
-                self._remembers, self._remembered, self.kv_caches = False, ((), None), []
                 self.frozen_session = None
+                self._cached_prefix = (), None
+                self.kv_caches = []
 
     def store_kv(self, kv_caches: Sequence[Any]) -> None:
-        """Takes the `Past` of each conversation that may go on in place of those kept before; nothing unless `frozen_weights`."""
-        self.kv_caches = [past for past in kv_caches if past is not None] if self._remembers else []
+        """Replaces the stored `KVCache`s that prompts may continue; stores none unless weights are frozen."""
+        self.kv_caches = [cache for cache in kv_caches if cache is not None] if self.frozen_session is not None else []
 
     def hidden_states(
         self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int], *, row_length: int
@@ -129,23 +151,28 @@ class ValueHeadLLM(nn.Module):
         Args:
             sequences: token ids, each a prompt followed by zero or more tokens.
             prompt_lengths: tokens of each prompt, at least 1.
-            row_length: places of a packed row.
+            row_length: tokens of a packed row.
 
         Returns:
-            [K, H] distinct hidden states, and for each sequence the T - prompt_length + 1 rows that are its own.
+            [K, H] distinct hidden states, and for each sequence of T tokens the T - prompt_length + 1 indices
+            of its own.
         """
         prefix, packed = self.pack_sequences(sequences, prompt_lengths, row_length=row_length)
-        if not self._shares:
-            hidden = self._run_whole(packed)
-        elif self.layout == "tree":
+        body = self.causal_lm.base_model
+        if self._shares and self.layout == "tree":
             hidden = self.run_tree(prefix, packed)
+        elif self._shares:
+            cache = self._prefix_cache(prefix) if prefix else None
+            hidden = run_behind_prefix(body, packed, len(prefix), cache)
+            self.padded_tokens_computed += packed.token_mask.numel()
         else:
-            hidden = self._run_rows(prefix, packed)
+            hidden = run_padded(body, packed)
+            self.padded_tokens_computed += packed.token_mask.numel()
         starts = [length - 1 - len(prefix) for length in prompt_lengths]
-        wanted = [places[start:] for places, start in zip(packed.token_index, starts, strict=True)]
-        distinct = {place: k for k, place in enumerate(dict.fromkeys(place for places in wanted for place in places))}
+        wanted = [index[start:] for index, start in zip(packed.token_index, starts, strict=True)]
+        distinct = {token: k for k, token in enumerate(dict.fromkeys(chain.from_iterable(wanted)))}
         states = hidden[torch.tensor(list(distinct), device=self.device)]
-        return states, [[distinct[place] for place in places] for places in wanted]
+        return states, [[distinct[token] for token in index] for index in wanted]
 
     @property
     def _shares(self) -> bool:
@@ -154,154 +181,80 @@ class ValueHeadLLM(nn.Module):
     def pack_sequences(
         self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int], *, row_length: int
     ) -> tuple[TokenIds, PackedRows]:
-        """The prefix that all sequences have in common, and their rests, packed."""
+        """The prefix that all sequences have in common, and what follows it, packed."""
         prefix = sequences[0][: self._prefix_length(sequences, prompt_lengths)] if self._shares else ()
-        rests = [tuple(sequence[len(prefix) :]) for sequence in sequences]
-        packed = pack(rests, row_length=row_length, share_prefixes=self._shares, row_prefixes=self.layout == "tree")
+        packed = pack(
+            [tuple(sequence[len(prefix) :]) for sequence in sequences],
+            row_length=row_length,
+            share_prefixes=self._shares,
+            row_prefixes=self.layout == "tree",
+        )
         self.tokens_computed += packed.num_tokens
         return prefix, packed
 
     def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
-        """Tokens to run once for all rows; each prompt keeps at least its last token in its own row."""
-        known = self._remembered[0] if self._remembers else ()
-        if known and len(known) < min(prompt_lengths) and all(sequence[: len(known)] == known for sequence in sequences):
-            return len(known)
+        # each prompt keeps at least its last token in its own row
+        cached = self._cached_prefix[0] if self.frozen_session is not None else ()
+        length = len(cached)
+        if cached and length < min(prompt_lengths) and all(s[:length] == cached for s in sequences):
+            return length
         if self.layout == "prefix_cache" and not self.use_cache:
             return 0
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0
-        return shared if shared >= SHORTEST_SHARED_PREFIX else 0
+        return shared if shared >= MIN_PREFIX_LENGTH else 0
 
     def _prefix_cache(self, prefix: TokenIds) -> Any:
-        """Keys and values of a prefix in one row."""
-        if self._remembers and prefix == self._remembered[0]:
-            return copy.deepcopy(self._remembered[1])  # running rows behind it appends to it
+        if self.frozen_session is not None and prefix == self._cached_prefix[0]:
+            return copy.deepcopy(self._cached_prefix[1])  # a forward pass behind it appends to it
         cache = DynamicCache(config=self.causal_lm.config)
         ids = torch.tensor([prefix], device=self.device)
         self.causal_lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-        self.count(len(prefix))
-        if self._remembers and not torch.is_grad_enabled():
-            self._remembered = prefix, copy.deepcopy(cache)
+        self.count_tokens(len(prefix))
+        if self.frozen_session is not None and not torch.is_grad_enabled():
+            self._cached_prefix = prefix, copy.deepcopy(cache)
         return cache
 
-    def count(self, tokens: int) -> None:
-        """Keeps account of tokens computed without padding."""
-        self.tokens_computed, self.padded_tokens_computed = self.tokens_computed + tokens, self.padded_tokens_computed + tokens
+    def count_tokens(self, count: int) -> None:
+        """Adds tokens that were computed without padding to both counters."""
+        self.tokens_computed += count
+        self.padded_tokens_computed += count
 
-    def run_tree(self, prefix: TokenIds, packed: PackedRows, within: Callable[[Tree], Layout] = lambda tree: tree) -> Tensor:
-        """[N, H] hidden states of packed rows behind their prefix, which is run in the same pass, or while the weights are
-        fixed, once and kept. `within` puts the tree into a layout of the caller's."""
-        keep = self._remembers and self.use_cache and not torch.is_grad_enabled()
-        cache = self._prefix_cache(prefix) if prefix and keep else None
+    def run_tree(self, prefix: TokenIds, packed: PackedRows, recorded: KVStates | None = None) -> Tensor:
+        """[N, H] hidden states of packed rows behind their prefix, in the layout `tree`.
+
+        The prefix is run in the same pass or, while weights are frozen, once and cached. `recorded` gets the
+        keys and values of all tokens.
+        """
+        use_cache = self.frozen_session is not None and self.use_cache and not torch.is_grad_enabled()
+        cache = self._prefix_cache(prefix) if prefix and use_cache else None
         ids, positions = packed.token_ids, packed.positions + len(prefix)
         if prefix and cache is None:
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
-            self.count(len(prefix))
-        tree = Tree.over(packed, len(prefix), self.device)
-        self.padded_tokens_computed += sum(len(tile.tokens) for tile in tree.tiles)
-        hidden = self._run_row(ids.to(self.device), positions.to(self.device), within(tree), cache)
+            self.count_tokens(len(prefix))
+        tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device), recorded)
+        self.padded_tokens_computed += sum(len(bucket.token_index) for bucket in tree.buckets)
+        hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
         return hidden[len(hidden) - packed.num_tokens :]
 
-    def run_next(self, token_ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """[n, H] hidden states of n tokens, each of which goes on where the layout says."""
-        self.count(len(token_ids))
+    def run_step(self, token_ids: Tensor, positions: Tensor, layout: AttentionLayout) -> Tensor:
+        """[n, H] hidden states of n tokens that continue cached ones, as the layout says."""
+        self.count_tokens(len(token_ids))
         return self._run_row(token_ids, positions, layout, None)
 
-    def _run_row(self, token_ids: Tensor, positions: Tensor, layout: Layout, cache: Any) -> Tensor:
-        """[n, H] hidden states of one row of n tokens."""
+    def _run_row(self, token_ids: Tensor, positions: Tensor, layout: AttentionLayout, cache: Any) -> Tensor:
         body: Any = self.causal_lm.base_model
         return body(
             input_ids=token_ids[None],
             position_ids=positions[None],
-            attention_mask=torch.zeros((1, 1, 1, 1), device=self.device),  # ready made, so none is made from positions
+            attention_mask=torch.zeros((1, 1, 1, 1), device=self.device),  # or transformers makes one
             past_key_values=cache,
             use_cache=cache is not None,
             layout=layout,
         ).last_hidden_state[0]
 
-    def _run_rows(self, prefix: TokenIds, packed: PackedRows) -> Tensor:
-        """[N, H] hidden states of packed rows behind their prefix, whose keys and values every row gets a copy of."""
-        rows, length = packed.token_mask.shape
-        self.padded_tokens_computed += rows * length
-        body: Any = self.causal_lm.base_model
-        cache = self._prefix_cache(prefix) if prefix else None
-        if cache is not None:
-            cache.batch_repeat_interleave(rows)
-        dtype = body.get_input_embeddings().weight.dtype
-        mask = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
-        mask[..., len(prefix) :].masked_fill_(~packed.padded_attn_mask().to(self.device).unsqueeze(1), torch.finfo(dtype).min)
-        hidden = body(
-            input_ids=packed.pad(packed.token_ids).to(self.device),
-            position_ids=packed.pad(packed.positions).to(self.device) + len(prefix),
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
-        return hidden[packed.token_mask.to(self.device)]
-
-    def _run_whole(self, packed: PackedRows) -> Tensor:
-        """[N, H] hidden states where every row is one sequence, padded on the right: any causal model does that."""
-        mask = packed.token_mask.to(self.device)
-        self.padded_tokens_computed += mask.numel()
-        body: Any = self.causal_lm.base_model
-        hidden = body(
-            input_ids=packed.pad(packed.token_ids).to(self.device), attention_mask=mask.long()
-        ).last_hidden_state
-        return hidden[mask]
-
     def values(self, hidden: Tensor) -> Tensor:
-        """[..., H] hidden states at the ends of prompts to [...] state values, in rewards; NaN without a value head."""
+        """State values [...] of hidden states [..., H] at the ends of prompts; NaN without a value head."""
         if self.value_head is None:
             return torch.full(hidden.shape[:-1], torch.nan, device=hidden.device)
         return self.value_head(hidden) * self.value_scale
-
-    def chosen_logits(self, hidden: Tensor, token_ids: Tensor) -> Tensor:
-        """Logits of a few tokens each: [B, H] and [B, K] to [B, K], at least fp32, without the vocabulary's other rows."""
-        head = self.causal_lm.get_output_embeddings()
-        weight = head.weight[token_ids]  # [B, K, H]
-        precise = torch.promote_types(hidden.dtype, torch.float32)
-        with torch.autocast(hidden.device.type, enabled=False):
-            logits = torch.einsum("bh,bkh->bk", hidden.to(precise), weight.to(precise))
-        if getattr(head, "bias", None) is not None:
-            logits = logits + head.bias[token_ids].to(precise)
-        return self._cap(logits)
-
-    def log_normalizers(self, hidden: Tensor) -> Tensor:
-        """[B, H] to [B]: the log of the softmax's denominator over the whole vocabulary, at least fp32."""
-        if self._plain_head(hidden):
-            return fused_log_normalizers(hidden, self.causal_lm.get_output_embeddings().weight)
-        return self.logits(hidden).logsumexp(-1)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] to [..., V], at least fp32."""
-        logits = self.raw_logits(hidden)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-    def token_logprobs(
-        self, hidden: Tensor, owners: Tensor, tokens: Tensor, *, temperature: float, entropy_gradient: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [n] of tokens over the whole vocabulary, and entropies [K] of the states [K, H] that they were
-        drawn behind: `owners` [n] are the states' numbers. Arguments as of `fused_token_logprobs`."""
-        if self._plain_head(hidden):
-            weight = self.causal_lm.get_output_embeddings().weight
-            return fused_token_logprobs(hidden, weight, owners, tokens, temperature, entropy_gradient=entropy_gradient)
-        return plain_token_logprobs(self.logits(hidden), owners, tokens, temperature, entropy_gradient=entropy_gradient)
-
-    def _plain_head(self, hidden: Tensor) -> bool:
-        """Whether logits are no more than hidden states times frozen weights."""
-        head = self.causal_lm.get_output_embeddings()
-        plain = not head.weight.requires_grad and getattr(head, "bias", None) is None and type(head) is nn.Linear
-        return plain and self._softcap is None and not torch.is_autocast_enabled(hidden.device.type)
-
-    def raw_logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] to [..., V], in the model's precision."""
-        return self._cap(self.causal_lm.get_output_embeddings()(hidden))
-
-    def _cap(self, logits: Tensor) -> Tensor:
-        """Gemma's soft cap on the logits (2024, arXiv:2408.00118, section 2), where the model has one."""
-        cap = self._softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
-
-    @property
-    def _softcap(self) -> float | None:
-        return getattr(self.causal_lm.config.get_text_config(), "final_logit_softcapping", None)

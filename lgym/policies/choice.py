@@ -83,7 +83,7 @@ class Choice:
         if all(map(self.needs_only_ends, prompts)):
             tokens = _pad([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts], 0)
             ends = torch.tensor([rows[0][0] for rows in places], device=states.device)
-            scores = llm.chosen_logits(states[ends], tokens.to(states.device))
+            scores = llm.lm_head.chosen_logits(states[ends], tokens.to(states.device))
         elif self.constrained:
             scores = _trie_scores(llm, prompts, states, places)
         else:
@@ -117,8 +117,8 @@ def _scores(
             rows += own
             tokens += ids
             targets += [u * width + c] * len(ids)
-    logits = llm.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
-    return _summed(logits - llm.log_normalizers(states)[rows], targets, len(prompts), width)
+    logits = llm.lm_head.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
+    return _summed(logits - llm.lm_head.log_normalizers(states)[rows], targets, len(prompts), width)
 
 
 def _trie_scores(
@@ -145,7 +145,7 @@ def _trie_scores(
     real = torch.tensor(
         [[i < len(o) for i in range(max(map(len, options)))] for o in options], device=states.device
     )
-    logits = llm.chosen_logits(states[rows], _pad(options, 0).to(states.device))
+    logits = llm.lm_head.chosen_logits(states[rows], _pad(options, 0).to(states.device))
     taken = logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1)
     return _summed(taken, targets, len(prompts), width)
 

@@ -233,7 +233,7 @@ def token_output(
     index, token_ids = index.to(states.device), token_ids.to(states.device)
     values = llm.values(states.detach() if policy.detach_value else states)[index]
     used, back = index[sampled].unique(return_inverse=True)  # each distinct state once
-    logprobs, entropy = llm.token_logprobs(
+    logprobs, entropy = llm.lm_head.token_logprobs(
         states[used],
         back,
         token_ids[sampled],

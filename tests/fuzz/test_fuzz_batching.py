@@ -270,7 +270,8 @@ PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8).map(tuple),
 @inputs(120)
 @given(PATHS, st.integers(1, 30), st.sampled_from(["padded", "prefix_cache", "tree"]))
 def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, layout):
-    """Each token sees those before it in its own sequence, in its row or in the row's trunk, and no other."""
+    """Each token sees those before it in its own sequence, in its row or in its row prefix, and no
+    other."""
     packed = pack(
         paths, row_length=row_length, share_prefixes=layout != "padded", row_prefixes=layout == "tree"
     )
@@ -279,11 +280,11 @@ def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, layo
     seen = [  # by each token
         sorted(
             [
-                *trunk[: int(packed.row_prefix_lengths[first + place])],
-                *(first + other for other in attends[place].nonzero()[0]),
+                *prefix[: int(packed.row_prefix_lengths[first + place])],
+                *(first + other for other in mask[place].nonzero()[0]),
             ]
         )
-        for first, length, trunk, attends in zip(
+        for first, length, prefix, mask in zip(
             accumulate(packed.lengths, initial=0),
             packed.lengths,
             packed.row_prefixes,

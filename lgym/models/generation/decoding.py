@@ -1,15 +1,20 @@
-"""Writing many replies at once, token by token.
+"""Batched generation of responses, token by token.
 
-What prompts share is run once, and what a kv_cache already holds of them not again (`lgym/models/prefix_sharing/kv_cache.py`). On a CPU replies to
-equal prompts are one row for as long as they say the same, and a row whose replies have ended leaves: a step costs one
-token for each distinct beginning. On a GPU, which would have to wait for the answer to "which?" after each token, every
-reply has a row of its own to the end, all shapes stay what they are, and the step is one CUDA graph.
+The common prefix of prompts is run once, and cached tokens not again
+(`lgym/models/prefix_sharing/prefill.py`). Two loops decode from there:
+
+- On a CPU equal beginnings of responses to equal prompts are one row, which forks where the samples differ
+  (as in vLLM's parallel sampling) and leaves when they are finished. A step costs one token per distinct
+  beginning.
+- On a GPU, which would wait for the CPU after each token, every response has a row of its own to the end.
+  Shapes are static, and the step is one CUDA graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -17,14 +22,14 @@ from torch import Tensor
 
 from lgym.models.generation.sampling import Sampler, SamplingParams
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.prefix_sharing.kv_cache import KVCache, Step, join, prefill
+from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache, concat_kv_caches
 from lgym.models.prefix_sharing.packing import TokenIds
+from lgym.models.prefix_sharing.prefill import prefill
 
-STOP_CHECK_INTERVAL = 16
-"""Tokens after which the fixed-shape loop looks whether every reply has ended."""
+STOP_CHECK_INTERVAL = 16  # tokens after which the loop with static shapes checks if all responses ended
 
+# Tells which responses are finished, given their tokens so far, for ends that no single token marks.
 StopCheck = Callable[[Sequence[TokenIds]], list[bool]]
-"""Whether replies, of which the tokens so far are given, are over; for ends that no single token marks."""
 
 
 class GeneratedText(NamedTuple):
@@ -38,12 +43,12 @@ class GeneratedText(NamedTuple):
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """What `generate` wrote to S prompts."""
+    """Responses to S prompts."""
 
     responses: list[GeneratedText]  # the distinct ones to each distinct prompt, without their text
-    response_index: list[int]  # S of them: which of the replies each prompt got
-    prompt_states: Tensor  # [S, H] hidden states at the ends of the prompts
-    kv_cache: KVCache | None  # by reply: its prompt and all of it but the last token; None where the model keeps none here
+    response_index: list[int]  # [S], the response to each prompt
+    prompt_states: Tensor  # [S, H] hidden states at the last tokens of the prompts
+    kv_cache: KVCache | None  # per response, its prompt and all but its last token; None without caching
 
 
 @torch.no_grad()
@@ -62,210 +67,224 @@ def generate(
     keep_kv_cache: bool = True,
     static_shapes: bool | None = None,
 ) -> GenerationOutput:
-    """One reply to each prompt; equal prompts get replies of their own, which may be equal.
+    """Generates a response to each prompt; equal prompts get samples of their own, which may be equal.
 
     Args:
-        llm: whose replies they are.
+        llm: the model.
         prompts: token ids, at least one each.
-        max_new_tokens: the longest reply, stop token included.
-        stop_ids: tokens that end a reply.
-        sampling_params: what is drawn from.
-        generator: `None` takes the likeliest token each time.
-        known: kv_caches that prompts may go on from.
-        stop_check: ends of other kinds, asked after every token.
-        row_length: places of a packed row while the prompts are run.
-        max_num_seqs: distinct beginnings that go on together; bounds memory.
-        keep_kv_cache: whether the KV cache of the replies is wanted.
-        static_shapes: whether every reply keeps a row of its own; by default on CUDA, unless `over` is asked.
+        max_new_tokens: tokens of the longest response, stop token included.
+        stop_ids: tokens that end a response.
+        sampling_params: the distribution of a token.
+        generator: source of randomness; None takes the likeliest token each time.
+        kv_caches: caches that prompts may continue.
+        stop_check: called after every token, for responses that end otherwise.
+        row_length: tokens of a packed row while prompts are run.
+        max_num_seqs: distinct sequences that are decoded together; bounds memory.
+        keep_kv_cache: return the KV cache of the responses.
+        static_shapes: give every response a row to the end; None does so on CUDA, unless there is a
+            `stop_check`.
     """
-    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    owners = torch.tensor([numbers[prompt] for prompt in prompts], device=llm.device)
-    kv_cache: KVCache | _NoCache
+    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    row_index = torch.tensor([distinct[prompt] for prompt in prompts], device=llm.device)
+    kv_cache = None
     if llm.layout == "tree":
-        kv_cache, hidden = prefill(llm, list(numbers), kv_caches, free_slots=max_new_tokens, row_length=row_length)
+        kv_cache, hidden = prefill(
+            llm, list(distinct), kv_caches, free_slots=max_new_tokens, row_length=row_length
+        )
     else:
-        kv_cache = _NoCache(list(numbers), row_length)
-        hidden = kv_cache.hidden(llm, range(len(numbers)))
+        hidden = _last_states(llm, list(distinct), row_length)
     sampler = Sampler(sampling_params, generator)
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
-    ends = hidden[owners]
     if static_shapes is None:
         static_shapes = llm.device.type == "cuda" and stop_check is None
-    if static_shapes and isinstance(kv_cache, KVCache):
-        replies, kv_caches = [], []
-        for part in owners.split(max_num_seqs):
-            own = kv_cache.select(part.tolist(), max_new_tokens)
-            replies += _write_fixed(llm, own, hidden[part], max_new_tokens, stops, sampler)
-            kv_caches += [own] if keep_kv_cache else []
-        return GenerationOutput(replies, list(range(len(replies))), ends, join(kv_caches) if keep_kv_cache else None)
-    writing = _Writing(llm, max_new_tokens, stops, sampler, stop_check, max_num_seqs, keep_kv_cache, [-1] * len(prompts))
-    writing.write(_Front(kv_cache, [GeneratedText((), (), False)] * len(numbers), torch.arange(len(owners)), owners), hidden)
-    return GenerationOutput(writing.replies, writing.rows, ends, join(writing.kv_caches) if writing.kv_caches else None)
+    kept: list[KVCache] = []
+    if static_shapes and kv_cache is not None:
+        responses: list[GeneratedText] = []
+        for rows in row_index.split(max_num_seqs):
+            part = kv_cache.select(rows.tolist(), max_new_tokens)
+            responses += _generate_static(llm, part, hidden[rows], max_new_tokens, stops, sampler)
+            kept += [part] if keep_kv_cache else []
+        response_index = list(range(len(responses)))
+    else:
+        empty = [GeneratedText((), (), False)] * len(distinct)
+        batch = _Batch(list(distinct), empty, torch.arange(len(row_index)), row_index, kv_cache)
+        responses, response_index, kept = _generate_forking(
+            llm,
+            batch,
+            hidden,
+            max_new_tokens,
+            stops,
+            sampler,
+            stop_check,
+            max_num_seqs,
+            keep_kv_cache,
+            row_length,
+        )
+    return GenerationOutput(
+        responses, response_index, hidden[row_index], concat_kv_caches(kept) if kept else None
+    )
 
 
 @dataclass(frozen=True)
-class _Front:
-    """Replies in the making. Those that have said the same so far are one row of R."""
+class _Batch:
+    """Unfinished responses; equal ones to equal prompts are one row of R."""
 
-    kv_cache: KVCache | _NoCache
-    said: list[GeneratedText]  # R beginnings
-    samples: Tensor  # [n] which replies are meant, by number
-    owners: Tensor  # [n] the row of each
-    parents: list[int] | None = None  # R rows of the kv_cache that they go on from by their last token; None if they have
-    last: bool = True  # whether no other goes on from this kv_cache later
-
-
-@dataclass
-class _Writing:
-    """The way from prompts to replies, branch by branch."""
-
-    llm: ValueHeadLLM
-    limit: int
-    stops: Tensor
-    sampler: Sampler
-    over: StopCheck | None
-    max_num_seqs: int
-    keep: bool
-    rows: list[int]
-    replies: list[GeneratedText] = field(default_factory=list)
-    kv_caches: list[KVCache] = field(default_factory=list)
-
-    def write(self, front: _Front, hidden: Tensor) -> None:
-        """To the end, a branch with all that comes of it before its neighbour, so that few wait."""
-        waiting = self._step(front, hidden)
-        while waiting:
-            waiting += self._step(*self._extended(waiting.pop()))
-
-    def _extended(self, front: _Front) -> tuple[_Front, Tensor]:
-        """A front with the kv_cache that its last tokens belong to, and their hidden states [R, H]."""
-        assert front.parents is not None
-        kv_cache, parents = front.kv_cache, front.parents
-        if not front.last or parents != list(range(kv_cache.num_rows)):
-            kv_cache = kv_cache.select(parents, self.limit - len(front.said[0].token_ids))
-        hidden = kv_cache.extend(self.llm, range(len(parents)), [reply.token_ids[-1:] for reply in front.said])
-        return _Front(kv_cache, front.said, front.samples, front.owners), hidden
-
-    def _step(self, front: _Front, hidden: Tensor) -> list[_Front]:
-        """Draws a token for every reply, keeps the replies that end with it, and gives the fronts that go on."""
-        logits = self.llm.raw_logits(hidden)
-        tokens, logprobs = self.sampler(logits, front.owners)
-        beginnings, back = (front.owners * logits.shape[1] + tokens).unique(return_inverse=True)
-        parents, last = beginnings // logits.shape[1], beginnings % logits.shape[1]
-        likely = logprobs.new_empty(len(beginnings)).index_copy(0, back, logprobs)  # of equal beginnings they are equal
-        ended = torch.isin(last, self.stops)
-        columns = parents.tolist(), last.tolist(), likely.tolist(), ended.tolist()
-        said = [
-            GeneratedText((*front.said[row].token_ids, token), (*front.said[row].logprobs, logprob), end)
-            for row, token, logprob, end in zip(*columns, strict=True)
-        ]
-        if self.over is not None:
-            ended |= torch.tensor(self.over([reply.token_ids for reply in said]), device=ended.device)
-            said = [GeneratedText(r.token_ids, r.logprobs, end) for r, end in zip(said, ended.tolist(), strict=True)]
-        done = ended if len(said[0].token_ids) < self.limit else torch.ones_like(ended)
-        self._end(front, parents, said, done.nonzero().squeeze(1), back)
-        parts = [part for part in (~done).nonzero().squeeze(1).split(self.max_num_seqs) if len(part)]
-        return [self._front(front, said, part, parents, back, last=at == 0) for at, part in enumerate(parts)]
-
-    def _front(self, front: _Front, said: list[GeneratedText], part: Tensor, parents: Tensor, back: Tensor, *, last: bool) -> _Front:
-        """One that goes on from another by some of what was said; the first in the list is the last to do so."""
-        members = _members(part, front.samples, back)
-        return _Front(front.kv_cache, [said[i] for i in part.tolist()], *members, parents[part].tolist(), last)
-
-    def _end(self, front: _Front, parents: Tensor, said: list[GeneratedText], done: Tensor, back: Tensor) -> None:
-        """Notes replies that are over, with their kv_cache if it is wanted."""
-        if not len(done):
-            return
-        samples, owners = _members(done, front.samples, back)
-        for sample, owner in zip(samples.tolist(), owners.tolist(), strict=True):
-            self.rows[sample] = len(self.replies) + owner
-        self.replies += [said[i] for i in done.tolist()]
-        if self.keep and isinstance(front.kv_cache, KVCache):
-            self.kv_caches.append(front.kv_cache.select(parents[done].tolist(), 0))
+    prompts: list[TokenIds]  # R
+    responses: list[GeneratedText]  # R
+    sample_index: Tensor  # [n] the prompt of each sample
+    row_index: Tensor  # [n] the row of each sample
+    kv_cache: KVCache | None  # None in layouts without one, which run every sequence again from its start
+    parents: Sequence[int] = ()  # R rows of the cache, to which their last tokens are to be appended
+    owns_cache: bool = True  # no other batch continues from this cache later
 
 
-def _members(part: Tensor, samples: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of the samples whose row is in the sorted `part`, and their places in it."""
-    mine = torch.isin(back, part)
-    return samples[mine.to(samples.device)], torch.searchsorted(part, back[mine])
+def _generate_forking(
+    llm: ValueHeadLLM,
+    batch: _Batch,
+    hidden: Tensor,
+    max_new_tokens: int,
+    stop_ids: Tensor,
+    sampler: Sampler,
+    stop_check: StopCheck | None,
+    max_num_seqs: int,
+    keep_kv_cache: bool,
+    row_length: int,
+) -> tuple[list[GeneratedText], list[int], list[KVCache]]:
+    """Returns responses, the response to each prompt, and KV caches. Responses fork where samples differ."""
+    finished: list[GeneratedText] = []
+    response_index = [-1] * len(batch.sample_index)
+    kept: list[KVCache] = []
+    waiting: list[_Batch] = []
+    while True:
+        parents, responses, fork_index = _sample_forks(
+            batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check
+        )
+        ended = [response.finished or len(response.token_ids) == max_new_tokens for response in responses]
+        leaving = torch.tensor(ended, device=parents.device)
+        if any(ended):
+            forks = leaving.nonzero().squeeze(1)
+            sample_index, positions = _members(forks, batch.sample_index, fork_index)
+            for sample, position in zip(sample_index.tolist(), positions.tolist(), strict=True):
+                response_index[sample] = len(finished) + position
+            finished += compress(responses, ended)
+            if keep_kv_cache and batch.kv_cache is not None:
+                kept.append(batch.kv_cache.select(parents[forks].tolist(), 0))
+        parts = [part for part in (~leaving).nonzero().squeeze(1).split(max_num_seqs) if len(part)]
+        for number, forks in enumerate(parts):
+            rows = parents[forks].tolist()
+            waiting.append(
+                _Batch(
+                    [batch.prompts[row] for row in rows],
+                    [responses[fork] for fork in forks.tolist()],
+                    *_members(forks, batch.sample_index, fork_index),
+                    batch.kv_cache,
+                    rows,
+                    owns_cache=number == 0,  # batches are taken from the end of the list
+                )
+            )
+        if not waiting:
+            return finished, response_index, kept
+        batch = waiting.pop()  # depth first, so that few caches wait
+        if batch.kv_cache is None:
+            sequences = [prompt + r.token_ids for prompt, r in zip(batch.prompts, batch.responses, strict=True)]
+            hidden = _last_states(llm, sequences, row_length)
+        else:
+            kv_cache = batch.kv_cache
+            if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
+                kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].token_ids))
+            hidden = kv_cache.extend(llm, range(kv_cache.num_rows), [r.token_ids[-1:] for r in batch.responses])
+            batch = replace(batch, kv_cache=kv_cache)
 
 
-def _write_fixed(llm: ValueHeadLLM, kv_cache: KVCache, hidden: Tensor, limit: int, stops: Tensor, sampler: Sampler) -> list[GeneratedText]:
-    """A reply from each row of the kv_cache, which goes on by it; all go on to the end, and what they say after their own is
-    not read."""
-    count, width = len(hidden), kv_cache.width + limit
+def _last_states(llm: ValueHeadLLM, sequences: Sequence[TokenIds], row_length: int) -> Tensor:
+    states, index = llm.hidden_states(sequences, [len(s) for s in sequences], row_length=row_length)
+    return states[[indices[0] for indices in index]]
+
+
+def _sample_forks(
+    batch: _Batch, logits: Tensor, sampler: Sampler, stop_ids: Tensor, stop_check: StopCheck | None
+) -> tuple[Tensor, list[GeneratedText], Tensor]:
+    """Adds a token: the parent rows [F] of the distinct responses, these, and the fork [n] of each sample."""
+    tokens, logprobs = sampler(logits, batch.row_index)
+    forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
+    parents, last = forks // logits.shape[1], forks % logits.shape[1]
+    fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
+    columns = parents.tolist(), last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
+    responses = [
+        GeneratedText((*batch.responses[row].token_ids, token), (*batch.responses[row].logprobs, logprob), ended)
+        for row, token, logprob, ended in zip(*columns, strict=True)
+    ]
+    if stop_check is not None:
+        stopped = stop_check([response.token_ids for response in responses])
+        responses = [r._replace(finished=r.finished or stop) for r, stop in zip(responses, stopped, strict=True)]
+    return parents, responses, fork_index
+
+
+def _members(forks: Tensor, sample_index: Tensor, fork_index: Tensor) -> tuple[Tensor, Tensor]:
+    """The samples whose fork is among sorted ones, and the position of that fork."""
+    mine = torch.isin(fork_index, forks)
+    return sample_index[mine.to(sample_index.device)], torch.searchsorted(forks, fork_index[mine])
+
+
+def _generate_static(
+    llm: ValueHeadLLM,
+    kv_cache: KVCache,
+    hidden: Tensor,
+    max_new_tokens: int,
+    stop_ids: Tensor,
+    sampler: Sampler,
+) -> list[GeneratedText]:
+    """Decodes every row to the end, and cuts off what follows the end of a response."""
+    count, max_length = len(hidden), kv_cache.max_length + max_new_tokens
     rows = torch.arange(count, device=llm.device)
-    tokens, likelihoods = sampler(llm.raw_logits(hidden), rows)
-    ids, logprobs = [tokens.clone()], [likelihoods]
-    going = ~torch.isin(tokens, stops)
+    tokens, logprobs = sampler(llm.lm_head.raw_logits(hidden), rows)
+    columns, logprob_columns = [tokens.clone()], [logprobs]
+    unfinished = ~torch.isin(tokens, stop_ids)
 
-    def once() -> Tensor:
-        step = Step.of(kv_cache, rows, None, width)
-        return llm.run_next(tokens, step.positions + len(kv_cache.prefix_ids), step)
+    def decode() -> Tensor:
+        step = DecodeStep.from_cache(kv_cache, rows, None, max_length)
+        return llm.run_step(tokens, step.positions + len(kv_cache.prefix_ids), step)
 
-    run = _captured(once) if llm.device.type == "cuda" and limit > STOP_CHECK_INTERVAL // 2 else once
-    for step in range(1, limit):
-        if step % STOP_CHECK_INTERVAL == 0 and not bool(going.any()):
+    captured = llm.device.type == "cuda" and max_new_tokens > STOP_CHECK_INTERVAL // 2
+    run = _capture_graph(decode) if captured else decode
+    for step in range(1, max_new_tokens):
+        if step % STOP_CHECK_INTERVAL == 0 and not bool(unfinished.any()):
             break
         states = run()
         kv_cache.lengths += 1
-        drawn, likelihoods = sampler(llm.raw_logits(states), rows)
-        tokens.copy_(drawn)
-        ids.append(drawn)
-        logprobs.append(likelihoods)
-        going &= ~torch.isin(drawn, stops)
-        if run is not once:
-            llm.count(count)
-    said = torch.stack(ids, dim=1)
-    stopped = torch.isin(said, stops)
-    ended = stopped.any(1)
-    lengths = torch.where(ended, stopped.int().argmax(1) + 1, said.shape[1])
-    kv_cache.lengths = torch.tensor([len(row) for row in kv_cache.rows], device=llm.device) + lengths - 1
-    columns = said.tolist(), torch.stack(logprobs, dim=1).float().tolist(), lengths.tolist(), ended.tolist()
-    replies = [GeneratedText(tuple(i[:n]), tuple(p[:n]), end) for i, p, n, end in zip(*columns, strict=True)]
-    kv_cache.rows = [row + reply.token_ids[:-1] for row, reply in zip(kv_cache.rows, replies, strict=True)]
-    return replies
+        sampled, logprobs = sampler(llm.lm_head.raw_logits(states), rows)
+        tokens.copy_(sampled)
+        columns.append(sampled)
+        logprob_columns.append(logprobs)
+        unfinished &= ~torch.isin(sampled, stop_ids)
+        if captured:
+            llm.count_tokens(count)
+    token_ids = torch.stack(columns, dim=1)
+    stopped = torch.isin(token_ids, stop_ids)
+    finished = stopped.any(1)
+    lengths = torch.where(finished, stopped.int().argmax(1) + 1, token_ids.shape[1])
+    suffix_lengths = torch.tensor([len(suffix) for suffix in kv_cache.suffix_ids], device=llm.device)
+    kv_cache.lengths = suffix_lengths + lengths - 1
+    all_logprobs = torch.stack(logprob_columns, dim=1).float()
+    results = token_ids.tolist(), all_logprobs.tolist(), lengths.tolist(), finished.tolist()
+    responses = [GeneratedText(tuple(ids[:n]), tuple(p[:n]), end) for ids, p, n, end in zip(*results, strict=True)]
+    kv_cache.suffix_ids = [ids + r.token_ids[:-1] for ids, r in zip(kv_cache.suffix_ids, responses, strict=True)]
+    return responses
 
 
-def _captured(once: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The same as a CUDA graph; running it twice over writes the same keys and values to the same places."""
+def _capture_graph(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The function as a CUDA graph. Running it again writes the same keys and values to the same slots."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        once()
+        function()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        states = once()
+        states = function()
 
     def replay() -> Tensor:
         graph.replay()
         return states
 
     return replay
-
-
-@dataclass
-class _NoCache:
-    """For models that keep no kv_cache here: every reply is run again from its beginning."""
-
-    sequences: list[TokenIds]
-    row_length: int
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.sequences)
-
-    def select(self, rows: Sequence[int], room: int) -> _NoCache:
-        """As `KVCache.select`."""
-        return _NoCache([self.sequences[row] for row in rows], self.row_length)
-
-    def extend(self, llm: ValueHeadLLM, rows: Sequence[int], tails: Sequence[TokenIds]) -> Tensor:
-        """As `KVCache.extend`, of one token each."""
-        for row, tail in zip(rows, tails, strict=True):
-            self.sequences[row] += tail
-        return self.hidden(llm, rows)
-
-    def hidden(self, llm: ValueHeadLLM, rows: Sequence[int]) -> Tensor:
-        sequences = [self.sequences[row] for row in rows]
-        states, index = llm.hidden_states(sequences, [len(s) for s in sequences], row_length=self.row_length)
-        return states[[own[0] for own in index]]

@@ -1,4 +1,4 @@
-"""Which distribution tokens are drawn from, and the drawing."""
+"""SamplingParams parameters, and sampling of tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from lgym.functional.truncation import truncate_logits
 
-BLOCK = 256
-"""Tokens of the vocabulary that a draw first looks at as one."""
+VOCAB_BLOCK = 256  # tokens of the vocabulary that sampling first takes as one
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The distribution that tokens are drawn from: softmax(logits / temperature), cut off by top_k and top_p."""
+    """Distribution of a sampled token: softmax(logits / temperature), truncated by top_k and top_p."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -31,44 +30,57 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Tokens from distributions, one or more from each."""
+    """Samples tokens with a generator; without one it takes the likeliest token each time."""
 
     params: SamplingParams
     generator: torch.Generator | None
-    """`None` takes the likeliest token each time."""
 
-    def __call__(self, logits: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens and their log-probabilities, [n].
+    def __call__(self, logits: Tensor, row_index: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples n tokens, one or more per row.
 
         Args:
             logits: [R, V].
-            owners: [n] int64, the row of the logits that each token is drawn from.
+            row_index: [n] int64, the row of each sample.
+
+        Returns:
+            [n] tokens and [n] log-probabilities.
         """
         probabilities = self.params.probabilities(logits)
         if self.generator is None:
-            tokens = probabilities.argmax(-1)[owners]
+            tokens = probabilities.argmax(-1)[row_index]
         else:
-            size = 2, len(owners)
-            uniform = torch.rand(size, generator=self.generator, device=self.generator.device, dtype=probabilities.dtype)
-            tokens = inverse(probabilities, owners, *uniform.to(probabilities.device))
-        return tokens, probabilities[owners, tokens].log()
+            size = 2, len(row_index)
+            device, dtype = self.generator.device, probabilities.dtype
+            uniform = torch.rand(size, generator=self.generator, device=device, dtype=dtype)
+            tokens = sample_by_blocks(probabilities, row_index, *uniform.to(probabilities.device))
+        return tokens, probabilities[row_index, tokens].log()
 
 
-def inverse(probabilities: Tensor, owners: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """[n] draws from the owners' rows of [R, V] probabilities, by two uniform numbers [n] each: a block of tokens, then a
-    token of the block.
+def sample_by_blocks(probabilities: Tensor, row_index: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Inverse transform sampling in two steps: a block of tokens, then a token of the block.
 
-    A sum over each block is all that looks at the whole vocabulary; noise for every token would take longer than a small
-    model takes for its logits.
+    The sums over blocks alone look at the whole vocabulary. Noise for every token (Gumbel-max) would take
+    longer than the logits of a small model.
+
+    Args:
+        probabilities: [R, V].
+        row_index: [n] int64, the row of each sample.
+        first: [n] uniform numbers in [0, 1).
+        second: [n] more.
+
+    Returns:
+        [n] int64 tokens.
     """
-    blocks = nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-    block = _place(blocks.sum(-1)[owners], first)
-    return block * BLOCK + _place(blocks[owners, block], second)
+    blocks = nn.functional.pad(probabilities, (0, -probabilities.shape[1] % VOCAB_BLOCK)).unflatten(
+        1, (-1, VOCAB_BLOCK)
+    )
+    block = _inverse_cdf(blocks.sum(-1)[row_index], first)
+    return block * VOCAB_BLOCK + _inverse_cdf(blocks[row_index, block], second)
 
 
-def _place(weights: Tensor, uniform: Tensor) -> Tensor:
-    """[n] places of [n, k] weights, each drawn as often as it weighs; never one of weight 0."""
+def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     sums = weights.cumsum(-1)
     total = sums[:, -1:]
+    # below the total, so that no column of probability 0 is taken
     target = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
     return (sums <= target).sum(-1)

@@ -1,10 +1,10 @@
-"""A frozen linear layer and its LoRA adapter as one step of autograd.
+"""Fused LoRA: a frozen linear layer and its adapter as one step of autograd.
 
     y = x W^T + s (x A^T) B^T          (Hu et al. 2021, arXiv:2106.09685, equation 3)
 
-peft writes this as three linear maps, a product and a sum, each of which reads and writes activations as large as y, in
-both directions. Here the adapter's part is added while it is multiplied (`addmm`), the scaling s goes into B, which is
-small, and nothing but x and x A^T is kept for the gradients.
+peft computes three linear maps, a product and a sum, each of which reads and writes activations as large as
+y, in both directions. Here the adapter's part is added while it is multiplied (`addmm`), the scaling s goes
+into B, which is small, and nothing but x and x A^T is kept for the gradients.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ from torch.autograd.function import once_differentiable
 
 
 class LoraMap(torch.autograd.Function):
-    """The map above for x [..., in], W [out, in] frozen, A [r, in] and B [out, r] of any precision; multiplies in x's."""
+    """The map above of x [..., in], with frozen W [out, in], A [r, in] and B [out, r], in x's precision."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
+    ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         a_cast, b_cast = a.to(x.dtype), (b * scaling).to(x.dtype)
         inner = rows @ a_cast.T  # [rows, r]
         out = rows @ weight.T if bias is None else torch.addmm(bias, rows, weight.T)
         out.addmm_(inner, b_cast.T)
         ctx.save_for_backward(rows, weight, a_cast, b_cast, inner)
-        ctx.scaling, ctx.shape, ctx.dtypes = scaling, x.shape, (a.dtype, b.dtype)
+        ctx.scaling = scaling
+        ctx.shape = x.shape
+        ctx.dtypes = a.dtype, b.dtype
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
@@ -48,8 +52,11 @@ class LoraMap(torch.autograd.Function):
 
 
 class FusedLoraLinear(LoraLinear):
-    """peft's LoRA layer, fused wherever it is a plain one: unquantized, one adapter, not merged, no dropout, no autocast.
-    Everything else goes peft's own way."""
+    """peft's LoRA layer, fused where it is plain: unquantized, one adapter, not merged, no dropout, no
+    autocast.
+
+    Everything else goes to peft's own forward.
+    """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         name = self._plain_adapter()
@@ -60,17 +67,17 @@ class FusedLoraLinear(LoraLinear):
         return LoraMap.apply(x, base.weight, base.bias, a, b, self.scaling[name])
 
     def _plain_adapter(self) -> str | None:
-        """The name of the only adapter, if it is on and adds nothing but B A x."""
+        # the name of the only adapter, if it is on and adds nothing but B A x
         active = [name for name in self.active_adapters if name in self.lora_A]
         if self.disable_adapters or self.merged or len(active) != 1:
             return None
         (name,) = active
-        plain = name not in self.lora_variant and isinstance(self.lora_dropout[name], nn.Identity)
-        return name if plain and not self.lora_bias[name] else None
+        dropout = getattr(self.lora_dropout[name], "p", 0.0)  # an nn.Identity has none
+        return name if name not in self.lora_variant and dropout == 0 and not self.lora_bias[name] else None
 
 
 def fuse_lora(model: nn.Module) -> None:
-    """Makes peft's LoRA layers over plain frozen linear layers fused ones, in place; names and weights stay."""
+    """Fuses peft's LoRA layers over plain frozen linear layers, in place; names and weights stay."""
     for layer in model.modules():
         if type(layer) is LoraLinear and type(layer.get_base_layer()) is nn.Linear:
             base = layer.get_base_layer()

@@ -1,9 +1,9 @@
-"""RMSNorm in few passes over the activations, forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467, equation 4).
+"""Fused RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467, equation 4).
 
     y = x / rms(x) * w          rms(x) = sqrt(mean(x^2) + eps)
 
-transformers writes this as eight operations, one of which multiplies bf16 with fp32, the slowest of all on a CPU; their
-backward pass keeps and reads as many intermediate results. Here only x and 1 / rms(x) are kept.
+transformers computes this in eight operations, one of which multiplies bf16 with fp32, the slowest of all on
+a CPU; the backward pass keeps and reads as many intermediate results. Here only x and 1 / rms(x) are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 
 class RMSNormMap(torch.autograd.Function):
-    """The map above for x [..., H] and a frozen w [H]; computes in at least fp32, answers in the wider of the two."""
+    """The map above of x [..., H], with frozen w [H], in at least fp32; the result has the wider dtype."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -37,18 +37,13 @@ class RMSNormMap(torch.autograd.Function):
 
 
 def _times(x: Tensor, factor: Tensor) -> Tensor:
-    """x in the factor's precision times the factor, in memory of its own."""
+    # in the factor's precision, and in new memory
     wide = x.to(factor.dtype)
     return wide * factor if wide is x else wide.mul_(factor)
 
 
 class FusedRMSNorm(nn.Module):
-    """Stands in for a model's RMSNorm; holds the same weight under the same name."""
-
-    def __init__(self, weight: nn.Parameter, eps: float) -> None:
-        super().__init__()
-        self.weight = weight
-        self.eps = eps
+    """RMSNorm with a frozen weight; takes the place of a model's own class."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return RMSNormMap.apply(hidden_states, self.weight, self.eps)
@@ -56,24 +51,23 @@ class FusedRMSNorm(nn.Module):
 
 @torch.no_grad()
 def fuse_norms(model: nn.Module) -> None:
-    """Puts a fused norm in the place of every frozen RMSNorm that computes the formula above, in place."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            fused = _fused(child)
-            if fused is not None:
-                setattr(parent, name, fused)
+    """Fuses every frozen RMSNorm that computes the formula above, in place; names and weights stay."""
+    for norm in model.modules():
+        if type(norm).__name__.endswith("RMSNorm"):
+            _fuse_norm(norm)
 
 
-def _fused(norm: nn.Module) -> FusedRMSNorm | None:
-    """The norm's stand-in, if it is an RMSNorm and gives the same (Gemma's, for one, multiplies with 1 + w)."""
+def _fuse_norm(norm: Any) -> None:
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     parameters = dict(norm.named_parameters())
-    if not type(norm).__name__.endswith("RMSNorm") or not isinstance(eps, float) or list(parameters) != ["weight"]:
-        return None
+    if not isinstance(eps, float) or list(parameters) != ["weight"]:
+        return
     weight = parameters["weight"]
     if weight.requires_grad or weight.dim() != 1 or not weight.dtype.is_floating_point:
-        return None
-    fused = FusedRMSNorm(weight, eps)
+        return
     probe = torch.linspace(-2, 3, weight.numel(), dtype=weight.dtype, device=weight.device).expand(2, -1)
     tolerance = 4 * torch.finfo(weight.dtype).eps
-    return fused if torch.allclose(norm(probe), fused(probe), rtol=tolerance, atol=tolerance) else None
+    fused = RMSNormMap.apply(probe, weight, eps)
+    if torch.allclose(norm(probe), fused, rtol=tolerance, atol=tolerance):  # Gemma's multiplies with 1 + w
+        norm.eps = eps
+        norm.__class__ = FusedRMSNorm

@@ -1,72 +1,79 @@
-"""What kept sequences go on by in several ways at once, such as the candidates of a question, without keeping it."""
+"""Several continuations of cached sequences at once, such as the candidates of a question.
+
+The continuations of a row form a token trie, whose nodes are run together with a tree mask (Miao et al. 2023,
+SpecInfer, arXiv:2305.09781, section 4.2; Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1.2). The cache
+does not keep them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.prefix_sharing.kv_cache import KVCache, Step
+from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache
 from lgym.models.prefix_sharing.packing import TokenIds
 
 
-def build_token_trie(ends: Sequence[TokenIds]) -> dict[TokenIds, int]:
-    """The distinct beginnings of one token or more, numbered so that each comes after its own beginnings."""
-    return {path: n for n, path in enumerate(dict.fromkeys(end[:t] for end in ends for t in range(1, len(end) + 1)))}
+def build_token_trie(continuations: Sequence[TokenIds]) -> dict[TokenIds, int]:
+    """Node numbers of a token trie, by the tokens that lead to a node; a node comes after its parent."""
+    prefixes = dict.fromkeys(ids[:t] for ids in continuations for t in range(1, len(ids) + 1))
+    return {prefix: node for node, prefix in enumerate(prefixes)}
 
 
 def run_branches(
-    llm: ValueHeadLLM, kv_cache: KVCache, hidden: Tensor, ends: Sequence[Sequence[TokenIds]]
+    llm: ValueHeadLLM, kv_cache: KVCache, hidden: Tensor, continuations: Sequence[Sequence[TokenIds]]
 ) -> tuple[Tensor, list[list[list[int]]]]:
-    """Hidden states where each row of a kv_cache goes on by each of its ends; what ends have in common is run once.
+    """Runs all continuations of cached rows; what those of a row have in common is run once.
 
-    The kv_cache stays as it is, but that the room behind its rows is written to: it needs as many places as the row with the
-    most has `build_token_trie`.
+    The cached tokens stay as they are. The free slots behind them are written to: there must be as many as
+    the largest `build_token_trie` has nodes.
 
     Args:
-        llm: the model, whose layout is `tree`.
+        llm: a model whose layout is `tree`.
         kv_cache: S rows.
-        hidden: [S, H] hidden states at the ends of the rows.
-        ends: for each row what it goes on by, each zero or more tokens.
+        hidden: [S, H] hidden states at the last tokens of the rows.
+        continuations: for each row, token ids that continue it, each zero or more.
 
     Returns:
-        [K, H] hidden states, and for each row and each of its ends the rows of them from the kv_cache's last token on.
+        [K, H] hidden states, and for each row and each of its continuations their indices, from the row's
+        last token on.
     """
-    tries = [build_token_trie(own) for own in ends]
+    tries = [build_token_trie(row_continuations) for row_continuations in continuations]
     rows = [row for row, trie in enumerate(tries) if trie]
-    first = [0] * len(tries)
-    count = len(hidden)
-    for row in rows:
-        first[row], count = count, count + len(tries[row])
+    first = list(accumulate(map(len, tries), initial=len(hidden)))
     if rows:
-        hidden = torch.cat([hidden, _run(llm, kv_cache, rows, [tries[row] for row in rows])])
+        hidden = torch.cat([hidden, _run_tries(llm, kv_cache, rows, [tries[row] for row in rows])])
     return hidden, [
-        [[row, *(first[row] + tries[row][end[:t]] for t in range(1, len(end) + 1))] for end in own]
-        for row, own in enumerate(ends)
+        [[row, *(first[row] + trie[ids[:t]] for t in range(1, len(ids) + 1))] for ids in row_continuations]
+        for row, (trie, row_continuations) in enumerate(zip(tries, continuations, strict=True))
     ]
 
 
-def _run(llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tries: Sequence[dict[TokenIds, int]]) -> Tensor:
-    """[n, H] hidden states of the last tokens of all beginnings, row by row."""
+def _run_tries(
+    llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tries: Sequence[dict[TokenIds, int]]
+) -> Tensor:
     device = kv_cache.lengths.device
-    most = max(map(len, tries))
-    sees = torch.zeros(len(rows), most, most, dtype=torch.bool)  # [R, M, M]: a token sees those before it on its path
-    for own, trie in zip(sees, tries, strict=True):
-        for path, number in trie.items():
-            if len(path) > 1:
-                own[number] = own[trie[path[:-1]]]
-            own[number, number] = True
+    most = max(map(len, tries))  # M
+    tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # True for a node and its ancestors
+    for row_mask, trie in zip(tree_mask, tries, strict=True):
+        for prefix, node in trie.items():
+            if len(prefix) > 1:
+                row_mask[node] = row_mask[trie[prefix[:-1]]]
+            row_mask[node, node] = True
     index = torch.tensor(rows, device=device)
     lengths = kv_cache.lengths[index]
-    width = kv_cache.width + most
-    places = lengths[:, None] + torch.arange(most, device=device)  # [R, M]
-    seen = (torch.arange(width, device=device) < lengths[:, None])[:, None].repeat(1, most, 1)  # [R, M, width]
-    seen.scatter_(2, places[:, None].expand(-1, most, -1), sees.to(device))
-    real = torch.tensor([[n < len(trie) for n in range(most)] for trie in tries], device=device)
-    owners = index.repeat_interleave(real.sum(1))
-    step = Step(kv_cache, index, width, owners, places[real], real.flatten().nonzero().squeeze(1), ~seen[:, None])
-    tokens = torch.tensor([path[-1] for trie in tries for path in trie], device=device)
-    depths = torch.tensor([len(path) - 1 for trie in tries for path in trie], device=device)
-    return llm.run_next(tokens, kv_cache.lengths[owners] + depths + len(kv_cache.prefix_ids), step)
+    max_length = kv_cache.max_length + most
+    positions = lengths[:, None] + torch.arange(most, device=device)  # [R, M]
+    attn_mask = (torch.arange(max_length, device=device) < lengths[:, None])[:, None].repeat(1, most, 1)
+    attn_mask.scatter_(2, positions[:, None].expand(-1, most, -1), tree_mask.to(device))  # [R, M, max_length]
+    real = torch.tensor([[node < len(trie) for node in range(most)] for trie in tries], device=device)
+    row_index = index.repeat_interleave(real.sum(1))
+    slots = real.flatten().nonzero().squeeze(1)
+    step = DecodeStep(kv_cache, index, max_length, row_index, positions[real], slots, ~attn_mask[:, None])
+    token_ids = torch.tensor([prefix[-1] for trie in tries for prefix in trie], device=device)
+    depths = torch.tensor([len(prefix) - 1 for trie in tries for prefix in trie], device=device)
+    return llm.run_step(token_ids, kv_cache.lengths[row_index] + depths + len(kv_cache.prefix_ids), step)

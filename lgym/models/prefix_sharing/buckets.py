@@ -1,8 +1,10 @@
-"""Tiles: packed rows of like size, whose attention is computed together.
+"""Buckets: packed rows of like length, padded to one shape, whose attention is computed together.
 
-    queries  [kv_heads, R, L, group, d]        keys and values  [kv_heads, R, S, d],  S >= P + trunk + L
+    queries  [kv_heads, R, L, group, d]        keys and values  [kv_heads, R, S, d],  S >= P + row prefix + L
 
-Every row is laid out behind the prefix that all rows have and its trunk, the tokens of other rows that it goes on from.
+Each row has the keys of the common prefix first, then those of its row prefix, then its own. Bucketing by
+length keeps padding low; the number of query-key pairs bounds the memory. A cell of a padded array is a
+*slot*.
 """
 
 from __future__ import annotations
@@ -19,125 +21,145 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lgym.models.prefix_sharing.packing import PackedRows
 
-KEY_MULTIPLE = 32
-"""Rows attend to a multiple of this many places: over any other number a CPU's softmax takes twice as long."""
+KEY_MULTIPLE = 32  # a CPU's softmax takes twice as long over any other number of keys
 
-SHORT = 64
-"""Rows of up to twice this many places, and trunks of up to as many, share a tile whatever they are like."""
+# Query-key pairs of a bucket, which bound the memory of its attention; a fused kernel does not store them.
+MAX_SCORES_CPU = 1 << 21
+MAX_SCORES_FUSED = 1 << 26
+
+# Rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ.
+SHORT_ROW = 64
 
 
 @dataclass(frozen=True)
-class Keys:
-    """Where the keys, and values, of a tile are among the K of the layer."""
+class KeyIndex:
+    """Slots of a bucket's keys and values, taken from the K of the layer."""
 
-    rows: int
-    prefix: int  # P
-    tokens: Tensor  # [R * S] int64, the token of each place; any at all where nothing is seen
-    own: slice  # the tile's own tokens
-    places: Tensor  # [n] int64, the place of each of them
-    trunk_tokens: Tensor  # [m] int64: of the one trunk that all rows have a part of, else of each row's
-    trunk_places: Tensor | None  # [m] int64 their places; None where all rows have the same trunk, right behind the prefix
+    num_rows: int
+    prefix_length: int  # P
+    token_index: Tensor  # [R * S] int64, the token of each slot; any token where the slot is masked
+    bucket_tokens: slice  # the n tokens of the bucket
+    bucket_slots: Tensor  # [n] int64
+    row_prefix_tokens: (
+        Tensor  # [m] int64, of the longest row prefix if the others are parts of it, else of all
+    )
+    row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
 
 
 @dataclass(frozen=True, eq=False)
-class Tile:
-    """R rows with n tokens."""
+class RowBucket:
+    """R packed rows with n tokens."""
 
-    count: int  # n
-    tokens: Tensor  # [R * L] int64, the token of each place, from 0; any at all where there is none
-    places: Tensor  # [n] int64, the place of each token
-    keys: Keys
-    attn_mask: Tensor  # [R, 1, L, S] bool
+    num_tokens: int  # n
+    token_index: Tensor  # [R * L] int64, the token of each slot, from 0; any token for padding
+    slots: Tensor  # [n] int64, the slot of each token
+    keys: KeyIndex
+    attn_mask: Tensor  # [R, 1, L, S] bool, True where a query attends to a key
     _attn_bias: dict[Any, Tensor] = field(default_factory=dict)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None) -> Tensor:
-        """[n, kv_heads, group, d] queries over [K, kv_heads, d] keys and values of the layer to [kv_heads, n, group, d]."""
-        queries = _ScatterQueries.apply(q, self.tokens, self.places, self.keys.rows)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None
+    ) -> Tensor:
+        """[n, kv_heads, group, d] queries over the layer's [K, kv_heads, d] to [kv_heads, n, group, d]."""
+        queries = _ScatterQueries.apply(q, self.token_index, self.slots, self.keys.num_rows)
         keys, values = (_ScatterKeys.apply(states, self.keys) for states in (k, v))
-        out = attend_rows(queries, keys, values, self.attn_mask, self.attn_bias(heads, k.shape[1], q.dtype), scale, softcap)
-        return _Gather.apply(out.flatten(1, 2), self.places)
-
-    def attn_bias(self, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-        """[kv_heads * R, L * (heads / kv_heads), S]: what is attn_bias to scores, 0 or the least number."""
-        key = heads, kv_heads, dtype
-        if key not in self._attn_bias:
-            self._attn_bias[key] = make_attn_bias(self.attn_mask, heads, kv_heads, dtype)
-        return self._attn_bias[key]
+        shape = heads, k.shape[1], q.dtype
+        if shape not in self._attn_bias:  # the same in every layer
+            self._attn_bias[shape] = make_attn_bias(self.attn_mask, *shape)
+        out = attend_rows(queries, keys, values, self.attn_mask, self._attn_bias[shape], scale, softcap)
+        return _Gather.apply(out.flatten(1, 2), self.slots)
 
 
-def tiles_of(packed: PackedRows, prefix_length: int, device: torch.device, most_seen: int) -> list[Tile]:
-    """All rows, in their order, in tiles of at most `most_seen` pairs of a place and a key, or of one row."""
-    tiles, first = [], 0
-    for rows in _grouped(packed, prefix_length, most_seen):
-        tiles.append(_tile(packed, rows, first, prefix_length, device))
-        first += tiles[-1].count
-    return tiles
+def bucket_rows(packed: PackedRows, prefix_length: int, device: torch.device) -> list[RowBucket]:
+    """All rows in order, in buckets of at most `MAX_SCORES` query-key pairs, or of one row."""
+    max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
+    ranges = _row_ranges(packed, prefix_length, max_scores)
+    return [_make_bucket(packed, rows, prefix_length, device) for rows in ranges]
 
 
-def _grouped(packed: PackedRows, prefix_length: int, most_seen: int) -> Iterator[range]:
-    """Runs of rows."""
-    start, length, trunk = 0, packed.lengths[0], packed.row_prefixes[0]
+def _row_ranges(packed: PackedRows, prefix_length: int, max_scores: int) -> Iterator[range]:
+    start, length, row_prefix = 0, packed.lengths[0], packed.row_prefixes[0]
     for row in range(1, len(packed.lengths)):
-        own, own_trunk = packed.lengths[row], packed.row_prefixes[row]
-        wider, longer = max(length, own), max(trunk, own_trunk, key=len)
-        area = (row + 1 - start) * wider * (prefix_length + len(longer) + wider)
-        alike = 2 * min(length, own) >= wider or wider <= 2 * SHORT
-        if not (alike and _fit(trunk, own_trunk) and area <= most_seen):
+        row_length, other_prefix = packed.lengths[row], packed.row_prefixes[row]
+        max_length, longest_prefix = max(length, row_length), max(row_prefix, other_prefix, key=len)
+        scores = (row + 1 - start) * max_length * (prefix_length + len(longest_prefix) + max_length)
+        alike = 2 * min(length, row_length) >= max_length or max_length <= 2 * SHORT_ROW
+        if not (alike and _compatible(row_prefix, other_prefix) and scores <= max_scores):
             yield range(start, row)
-            start, wider, longer = row, own, own_trunk
-        length, trunk = wider, longer
+            start, max_length, longest_prefix = row, row_length, other_prefix
+        length, row_prefix = max_length, longest_prefix
     yield range(start, len(packed.lengths))
 
 
-def _fit(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether rows with these trunks may share a tile: both without, both short, or one of them part of the other."""
+def _compatible(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    # both empty, both short, or one a part of the other
     short, long = sorted((one, other), key=len)
-    return bool(short) == bool(long) and (len(long) <= SHORT or long[: len(short)] == short)
+    return bool(short) == bool(long) and (len(long) <= SHORT_ROW or long[: len(short)] == short)
 
 
-def _tile(packed: PackedRows, rows: range, first: int, prefix: int, device: torch.device) -> Tile:
-    """The tile of some rows, whose tokens are numbered from `first` on."""
-    lengths, trunks = [packed.lengths[r] for r in rows], [packed.row_prefixes[r] for r in rows]
-    count, length, longest = sum(lengths), max(lengths), max(trunks, key=len)
-    behind = prefix + len(longest)
-    width = -(-(behind + length) // KEY_MULTIPLE) * KEY_MULTIPLE
-    tokens, key_tokens = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), width), np.int64)
-    attn_mask = np.zeros((len(rows), 1, length, width), bool)
+def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.device) -> RowBucket:
+    first = sum(packed.lengths[: rows.start])
+    lengths, row_prefixes = [packed.lengths[r] for r in rows], [packed.row_prefixes[r] for r in rows]
+    num_tokens, length, longest = sum(lengths), max(lengths), max(row_prefixes, key=len)
+    row_start = prefix + len(longest)
+    num_keys = -(-(row_start + length) // KEY_MULTIPLE) * KEY_MULTIPLE
+    tokens, key_tokens = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), num_keys), np.int64)
+    attn_mask = np.zeros((len(rows), 1, length, num_keys), bool)
     key_tokens[:, :prefix], attn_mask[..., :prefix] = range(prefix), True
-    attn_mask[:, 0, range(length), range(behind, behind + length)] = True  # what holds no token attn_mask something all the same
-    seen = packed.row_prefix_lengths[first : first + count].numpy()
+    # padding attends to itself
+    attn_mask[:, 0, range(length), range(row_start, row_start + length)] = True
+    prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens, None].numpy()
     start = 0
-    for r, (n, trunk) in enumerate(zip(lengths, trunks, strict=True)):
+    for r, (n, row_prefix) in enumerate(zip(lengths, row_prefixes, strict=True)):
         tokens[r, :n] = range(start, start + n)
-        key_tokens[r, prefix : prefix + len(trunk)] = np.array(trunk, np.int64) + prefix
-        key_tokens[r, behind : behind + n] = range(prefix + first + start, prefix + first + start + n)
-        attn_mask[r, 0, :n, prefix:behind] = np.arange(len(longest)) < seen[start : start + n, None]
-        attn_mask[r, 0, :n, behind : behind + n] = packed.attn_masks[rows[r]]
+        key_tokens[r, prefix : prefix + len(row_prefix)] = np.array(row_prefix, np.int64) + prefix
+        key_tokens[r, row_start : row_start + n] = range(prefix + first + start, prefix + first + start + n)
+        attn_mask[r, 0, :n, prefix:row_start] = np.arange(len(longest)) < prefix_lengths[start : start + n]
+        attn_mask[r, 0, :n, row_start : row_start + n] = packed.attn_masks[rows[r]]
         start += n
-    row, place = (np.arange(length) < np.array(lengths)[:, None]).nonzero()
-    one_trunk = all(longest[: len(trunk)] == trunk for trunk in trunks)
-    trunk_row, trunk_place = (np.arange(len(longest)) < np.array([len(t) for t in trunks])[:, None]).nonzero()
-    trunk_places = trunk_row * width + prefix + trunk_place
+    row, column = (np.arange(length) < np.array(lengths)[:, None]).nonzero()
+    row_prefix_lengths = np.array(list(map(len, row_prefixes)))
+    prefix_row, prefix_column = (np.arange(len(longest)) < row_prefix_lengths[:, None]).nonzero()
+    prefix_slots = prefix_row * num_keys + prefix + prefix_column
+    nested = all(longest[: len(row_prefix)] == row_prefix for row_prefix in row_prefixes)
 
-    def there(array: np.ndarray) -> Tensor:
+    def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
-    keys = Keys(
-        rows=len(rows),
-        prefix=prefix,
-        tokens=there(key_tokens.reshape(-1)),
-        own=slice(prefix + first, prefix + first + count),
-        places=there(row * width + behind + place),
-        trunk_tokens=there(np.array(longest, np.int64) + prefix if one_trunk else key_tokens.reshape(-1)[trunk_places]),
-        trunk_places=None if one_trunk else there(trunk_places),
+    keys = KeyIndex(
+        num_rows=len(rows),
+        prefix_length=prefix,
+        token_index=to_device(key_tokens.reshape(-1)),
+        bucket_tokens=slice(prefix + first, prefix + first + num_tokens),
+        bucket_slots=to_device(row * num_keys + row_start + column),
+        row_prefix_tokens=to_device(
+            np.array(longest, np.int64) + prefix if nested else key_tokens.reshape(-1)[prefix_slots]
+        ),
+        row_prefix_slots=None if nested else to_device(prefix_slots),
     )
-    return Tile(count, there(tokens.reshape(-1)), there(row * length + place), keys, there(attn_mask))
+    slots = to_device(row * length + column)
+    return RowBucket(num_tokens, to_device(tokens.reshape(-1)), slots, keys, to_device(attn_mask))
 
 
-def attend_rows(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, attn_bias: Tensor, scale: float, softcap: float | None) -> Tensor:
-    """[kv_heads, R, L, group, d] queries over [kv_heads, R, S, d] keys and values."""
+def attend_rows(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, attn_bias: Tensor, scale: float, softcap: float | None
+) -> Tensor:
+    """Attention of queries [kv_heads, R, L, group, d] over keys and values [kv_heads, R, S, d].
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        attn_mask: [R, 1, L, S] bool.
+        attn_bias: the same as `make_attn_bias` gives it.
+        scale: factor of the scores.
+        softcap: bound of the scores, or None.
+
+    Returns:
+        [kv_heads, R, L, group, d].
+    """
     if q.device.type == "cpu" or softcap is not None:
-        return _attend_written_out(q, k, v, attn_bias, scale, softcap)
+        return _attend_eager(q, k, v, attn_bias, scale, softcap)
     return _attend_fused(q, k, v, attn_mask, scale)
 
 
@@ -149,74 +171,77 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, scale: flo
     return out.unflatten(1, (kv_heads, group)).permute(1, 0, 3, 2, 4)
 
 
-def _attend_written_out(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None) -> Tensor:
-    """For the CPU, whose fused kernel is slow in such short rows, most of all backward."""
+def _attend_eager(
+    q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None
+) -> Tensor:
+    # faster on a CPU, whose fused kernel is slow in such short rows, most of all backward
     rows, k, v = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if softcap is None:
         scores = torch.baddbmm(attn_bias, rows, k.transpose(1, 2), alpha=scale)
     else:
         scores = attn_bias + torch.tanh(rows @ k.transpose(1, 2) * (scale / softcap)) * softcap
-    return (torch.softmax(scores, dim=-1) @ v).view(q.shape)  # the softmax's sums are at least fp32 within
+    return (torch.softmax(scores, dim=-1) @ v).view(q.shape)  # the softmax sums in at least fp32
 
 
 def make_attn_bias(attn_mask: Tensor, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-    """[R, 1, L, S] bool to [kv_heads * R, L * (heads / kv_heads), S]: 0 where something is seen, else the least number."""
-    attn_bias = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device).masked_fill_(~attn_mask, torch.finfo(dtype).min)
+    """Additive [kv_heads * R, L * heads / kv_heads, S] of a bool [R, 1, L, S]: 0, or the least number."""
+    attn_bias = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device)
+    attn_bias.masked_fill_(~attn_mask, torch.finfo(dtype).min)
     return attn_bias.squeeze(1).repeat_interleave(heads // kv_heads, dim=1).repeat(kv_heads, 1, 1)
 
 
 class _ScatterQueries(torch.autograd.Function):
-    """Tokens [n, kv_heads, ...] to places [kv_heads, R, L, ...]. Places without a token hold any, and take no part in the
-    gradient."""
+    """Tokens [n, kv_heads, ...] to slots [kv_heads, R, L, ...]. Padding holds any token, without gradient."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, tokens: Tensor, places: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(places)
-        return states.transpose(0, 1).index_select(1, tokens).unflatten(1, (rows, -1))
+    def forward(ctx: Any, states: Tensor, token_index: Tensor, slots: Tensor, num_rows: int) -> Tensor:
+        ctx.save_for_backward(slots)
+        return states.transpose(0, 1).index_select(1, token_index).unflatten(1, (num_rows, -1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (places,) = ctx.saved_tensors
-        return grad.flatten(1, 2).index_select(1, places).transpose(0, 1), None, None, None
+        (slots,) = ctx.saved_tensors
+        return grad.flatten(1, 2).index_select(1, slots).transpose(0, 1), None, None, None
 
 
 class _ScatterKeys(torch.autograd.Function):
-    """The keys or values [K, kv_heads, d] of a layer to the places [kv_heads, R, S, d] of a tile. What nothing attn_mask has a
-    gradient of 0."""
+    """A layer's keys or values [K, kv_heads, d] to slots [kv_heads, R, S, d]; masked ones have gradient 0."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, keys: Keys) -> Tensor:
-        ctx.keys, ctx.count = keys, len(states)
-        return states.transpose(0, 1).index_select(1, keys.tokens).unflatten(1, (keys.rows, -1))
+    def forward(ctx: Any, states: Tensor, keys: KeyIndex) -> Tensor:
+        ctx.keys = keys
+        ctx.num_states = len(states)
+        return states.transpose(0, 1).index_select(1, keys.token_index).unflatten(1, (keys.num_rows, -1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        keys: Keys = ctx.keys
-        total = grad.new_zeros(grad.shape[0], ctx.count, grad.shape[-1])
-        total[:, : keys.prefix] = grad[:, :, : keys.prefix].sum(1)
-        total[:, keys.own] = grad.flatten(1, 2).index_select(1, keys.places)
-        if len(keys.trunk_tokens):
-            if keys.trunk_places is None:
-                of_trunk = grad[:, :, keys.prefix : keys.prefix + len(keys.trunk_tokens)].sum(1)
+        keys: KeyIndex = ctx.keys
+        total = grad.new_zeros(grad.shape[0], ctx.num_states, grad.shape[-1])
+        total[:, : keys.prefix_length] = grad[:, :, : keys.prefix_length].sum(1)
+        total[:, keys.bucket_tokens] = grad.flatten(1, 2).index_select(1, keys.bucket_slots)
+        if len(keys.row_prefix_tokens):
+            if keys.row_prefix_slots is None:
+                end = keys.prefix_length + len(keys.row_prefix_tokens)
+                row_prefix_grad = grad[:, :, keys.prefix_length : end].sum(1)
             else:
-                of_trunk = grad.flatten(1, 2).index_select(1, keys.trunk_places)
-            total.index_add_(1, keys.trunk_tokens, of_trunk)
+                row_prefix_grad = grad.flatten(1, 2).index_select(1, keys.row_prefix_slots)
+            total.index_add_(1, keys.row_prefix_tokens, row_prefix_grad)
         return total.transpose(0, 1), None
 
 
 class _Gather(torch.autograd.Function):
-    """Tokens [kv_heads, n, ...] from their places [kv_heads, R * L, ...]; the gradient of places without a token is 0."""
+    """Tokens [kv_heads, n, ...] from slots [kv_heads, R * L, ...]; the gradient of padding is 0."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(ctx: Any, states: Tensor, slots: Tensor) -> Tensor:
+        ctx.save_for_backward(slots)
         ctx.shape = states.shape
-        return states.index_select(1, places)
+        return states.index_select(1, slots)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (places,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.shape).index_copy_(1, places, grad), None
+        (slots,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.shape).index_copy_(1, slots, grad), None

@@ -1,23 +1,26 @@
-"""Token sequences that share beginnings, laid out so that every distinct token is computed once.
+"""Packing of token sequences that share prefixes, so that every distinct token is computed once.
 
-Sequences are read as paths of a tree of tokens. A *row* holds a part of that tree, flattened depth first; a token
-attends to its ancestors and to nothing else, so its hidden state is what it would be in its own sequence alone:
+The sequences are the branches of a token trie. A packed row holds a part of the trie, flattened depth first.
+A token attends to its ancestors alone, so its hidden state is the one that it has in its own sequence:
 
-    the cat sat          row:       the  cat  sat  ran
-    the cat ran          position:   0    1    2    2
-                         parent:     -    0    1    1
+    the cat sat          packed row:  the  cat  sat  ran
+    the cat ran          position:     0    1    2    2
+                         parent:       -    0    1    1
 
-A row that goes on from tokens of earlier rows has these as its *trunk*: it attends to their keys and values, and does not
-compute them again.
+A row that continues tokens of earlier rows has them as its *row prefix*: it attends to their keys and values
+and does not compute them again.
 
-This is exact, whatever the candidates, histories or prompts have in common (the idea of tree attention: Miao et al. 2023,
-SpecInfer, arXiv:2305.09781, section 4.2).
+The results are exact. Attention along a token trie is the tree attention of SpecInfer (Miao et al. 2023,
+arXiv:2305.09781, section 4.2). Sharing prefixes by a radix tree is the idea of SGLang's RadixAttention (Zheng
+et al. 2023, arXiv:2312.07104, section 3); here it works within one batch, and gradients flow through the
+shared tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import isqrt
 
 import numpy as np
@@ -26,25 +29,27 @@ from torch import Tensor
 
 TokenIds = tuple[int, ...]
 
-GROWTH = 12
-"""How far a row grows for what it shares. A row of n places that computes s tokens again costs s / n of its tokens, and its
-attention grows with n: together they are least at n = sqrt(GROWTH * row_length * s), with the attention of a CPU."""
+# A row of n tokens that recomputes s tokens wastes s / n of its work, and its attention grows with n. On a
+# CPU the sum is least at n = sqrt(ROW_GROWTH * row_length * s).
+ROW_GROWTH = 12
 
-RECOMPUTED = 8
-"""A row computes up to 1 / RECOMPUTED of `row_length` again rather than have a trunk."""
+# A row recomputes up to row_length / RECOMPUTE_DIVISOR tokens rather than have a row prefix.
+RECOMPUTE_DIVISOR = 8
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """N tokens in R rows. Tokens are numbered row by row."""
+    """N tokens in R packed rows, numbered row by row."""
 
     token_ids: Tensor  # [N] int64
     positions: Tensor  # [N] int64, distance from the start of the sequence
     lengths: tuple[int, ...]  # tokens of each row
-    attn_masks: tuple[np.ndarray, ...]  # per row of L tokens [L, L] bool, whether the token at place i sees that at place j
-    row_prefixes: tuple[tuple[int, ...], ...]  # per row the tokens of earlier rows that it goes on from, by depth
-    row_prefix_lengths: Tensor  # [N] int64, how many of its row's trunk each token sees
-    token_index: tuple[tuple[int, ...], ...]  # per sequence the number of each of its tokens
+    attn_masks: tuple[np.ndarray, ...]  # per row of L tokens [L, L] bool, True where query i attends to key j
+    row_prefixes: tuple[
+        tuple[int, ...], ...
+    ]  # per row, indices of the earlier tokens that it continues, by position
+    row_prefix_lengths: Tensor  # [N] int64, leading tokens of its row prefix that each token attends to
+    token_index: tuple[tuple[int, ...], ...]  # per sequence, the index of each of its tokens
 
     @property
     def num_tokens(self) -> int:
@@ -53,158 +58,149 @@ class PackedRows:
 
     @property
     def token_mask(self) -> Tensor:
-        """[R, L] bool: which places hold a token where every row has as many as the longest."""
+        """[R, L] bool, True where a row padded to the longest has a token."""
         return torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
 
     def pad(self, column: Tensor) -> Tensor:
-        """[R, L] of one number per token [N], 0 behind a row's end."""
+        """[N] numbers as padded rows [R, L], with 0 for padding."""
         return column.new_zeros(self.token_mask.shape).masked_scatter(self.token_mask, column)
-
-    def padded_attn_mask(self) -> Tensor:
-        """[R, L, L] bool of rows without trunks; a place without a token sees itself alone."""
-        length = max(self.lengths)
-        attends = torch.eye(length, dtype=torch.bool).repeat(len(self.lengths), 1, 1)
-        for row, own in zip(attends, self.attn_masks, strict=True):
-            row[: len(own), : len(own)] = torch.from_numpy(own)
-        return attends
 
 
 def common_prefix_length(sequences: Sequence[TokenIds]) -> int:
-    """How many tokens all sequences begin with in common (0 for none at all)."""
-    if not sequences:
-        return 0
-    first, last = min(sequences), max(sequences)  # in sorted order all others lie between these two
-    return shared_length(first, last)
-
-
-def shared_length(a: TokenIds, b: TokenIds) -> int:
-    """How many tokens two sequences begin with in common."""
-    shared = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        shared += 1
-    return shared
+    """Number of leading tokens that all sequences have in common; 0 for no sequences."""
+    first, last = min(sequences, default=()), max(sequences, default=())  # all others sort between these two
+    for length, (a, b) in enumerate(zip(first, last, strict=False)):
+        if a != b:
+            return length
+    return min(len(first), len(last))
 
 
 def split_micro_batches(
-    prompts: Sequence[TokenIds], max_tokens: int, *, cached_lengths: Sequence[int] = (), extra_tokens: Sequence[int] = ()
+    prompts: Sequence[TokenIds],
+    max_tokens: int,
+    *,
+    cached_lengths: Sequence[int] = (),
+    extra_tokens: Sequence[int] = (),
 ) -> Iterator[list[int]]:
-    """The numbers of prompts that go into one pass together: of `max_tokens` distinct tokens behind what all share, or of
-    one prompt. Neighbours in sorted order share the most, and are of like length.
+    """Micro-batches of prompts under a token budget (vLLM's `max_num_batched_tokens`).
+
+    Prompts are taken in sorted order, in which neighbors share most and have like lengths.
 
     Args:
         prompts: token ids.
-        max_tokens: of a pass.
-        cached_lengths: of how many tokens of each prompt keys and values are there already.
-        extra_tokens: tokens that go on from each prompt.
+        max_tokens: distinct tokens of a micro-batch behind the prefix that all prompts share. A prompt that
+            has more is a micro-batch by itself.
+        cached_lengths: leading tokens of each prompt that are in a KV cache.
+        extra_tokens: tokens that continue each prompt.
+
+    Yields:
+        The indices of the prompts of a micro-batch.
     """
     common = common_prefix_length(prompts)
-    part: list[int] = []
-    count = 0
-    previous: TokenIds = ()
+    batch: list[int] = []
+    num_tokens = 0
     for i in sorted(range(len(prompts)), key=prompts.__getitem__):
-        there = max(common, cached_lengths[i]) if cached_lengths else common
-        behind = extra_tokens[i] if extra_tokens else 0
-        size = len(prompts[i]) - max(there, shared_length(previous, prompts[i])) + behind
-        if part and count + size > max_tokens:
-            yield part
-            part, count = [], 0
-            size = len(prompts[i]) - there + behind
-        part.append(i)
-        count += size
-        previous = prompts[i]
-    if part:
-        yield part
+        cached = max(common, cached_lengths[i]) if cached_lengths else common
+        extra = extra_tokens[i] if extra_tokens else 0
+        shared = common_prefix_length((prompts[batch[-1]], prompts[i])) if batch else 0
+        size = len(prompts[i]) - max(cached, shared) + extra
+        if batch and num_tokens + size > max_tokens:
+            yield batch
+            batch, num_tokens = [], 0
+            size = len(prompts[i]) - cached + extra
+        batch.append(i)
+        num_tokens += size
+    if batch:
+        yield batch
 
 
-def pack(sequences: Sequence[TokenIds], *, row_length: int, share_prefixes: bool = True, row_prefixes: bool = True) -> PackedRows:
-    """Packs sequences of at least one token into rows of about `row_length` places.
+def pack(
+    sequences: Sequence[TokenIds], *, row_length: int, share_prefixes: bool = True, row_prefixes: bool = True
+) -> PackedRows:
+    """Packs sequences of at least one token into rows of about `row_length` tokens.
 
-    Sorted sequences lie beside those that they share most with, so one look back finds all there is to share. A sequence
-    joins the last row as long as that has room for what is new of it: more room, the more it shares (`GROWTH`). Another
-    row goes on from the tokens that are there already, as its trunk; where these are few (`RECOMPUTED`), or without
-    `row_prefixes`, it computes them again. `share_prefixes=False` packs every sequence whole into a row of its own: the plain
-    computation, to compare with.
+    In sorted order the neighbor before a sequence has the longest prefix in common with it. A sequence joins
+    the last row while that has room for its new tokens; the more it shares, the longer the row may grow
+    (`ROW_GROWTH`). Otherwise it starts a new row, whose row prefix is what it shares. A short one is
+    recomputed (`RECOMPUTE_DIVISOR`).
+
+    Args:
+        sequences: token ids.
+        row_length: tokens of a row.
+        share_prefixes: False gives every sequence a row of its own: the plain computation, to compare with.
+        row_prefixes: False recomputes what a new row shares with earlier ones.
     """
     rows: list[_Row] = []
-    placed: list[list[_Place]] = [[]] * len(sequences)
+    paths: list[_Path] = [[]] * len(sequences)
     longest = max(row_length, *map(len, sequences))
     previous: TokenIds = ()
-    trail: list[_Place] = []
+    path: _Path = []
     for index in sorted(range(len(sequences)), key=sequences.__getitem__):
-        path = sequences[index]
-        shared = shared_length(previous, path) if share_prefixes and rows else 0
-        if not (share_prefixes and rows and len(rows[-1].tokens) + len(path) - shared <= _room(row_length, shared, longest, row_prefixes)):
-            kept = row_prefixes and RECOMPUTED * shared > row_length
-            shared = shared if kept else 0
-            rows.append(_Row(trail[:shared]))
-        trail = placed[index] = rows[-1].add(path, trail[:shared])
-        previous = path
-    return _numbered(rows, placed)
+        token_ids = sequences[index]
+        shared = common_prefix_length((previous, token_ids)) if share_prefixes else 0
+        length = len(rows[-1].token_ids) + len(token_ids) - shared if rows and share_prefixes else None
+        if length is None or length > _max_row_length(row_length, shared, longest, row_prefixes):
+            shared = shared if row_prefixes and RECOMPUTE_DIVISOR * shared > row_length else 0
+            rows.append(_Row(path[:shared]))
+        path = paths[index] = rows[-1].append(token_ids, path[:shared])
+        previous = token_ids
+    return _flatten(rows, paths)
 
 
-def _room(row_length: int, shared: int, longest: int, trunks: bool) -> int:
-    """Places of a row that a sequence which shares so many tokens with the last one may fill up."""
-    grown = isqrt(GROWTH * row_length * shared) // 32 * 32  # a CPU multiplies 66 places more slowly than 96
-    if not trunks:  # another row would compute all of it again
+def _max_row_length(row_length: int, shared: int, longest: int, row_prefixes: bool) -> int:
+    # a CPU multiplies 66 columns more slowly than 96
+    grown = isqrt(ROW_GROWTH * row_length * shared) // 32 * 32
+    if not row_prefixes:  # a new row would recompute all that is shared
         return max(longest, grown, min(8 * shared, 8 * row_length), 2 * shared)
     return max(row_length, grown, shared + row_length if 2 * shared > row_length else 0)
 
 
 @dataclass(eq=False)
 class _Row:
-    """A row in the making."""
+    prefix: _Path
+    token_ids: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)  # places in the row; -1 if not in it
+    positions: list[int] = field(default_factory=list)
+    prefix_lengths: list[int] = field(default_factory=list)
 
-    trunk: list[_Place]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)  # places in the row; -1 where the parent is in the trunk, or none
-    depths: list[int] = field(default_factory=list)
-    seen: list[int] = field(default_factory=list)  # of the trunk
+    def append(self, token_ids: TokenIds, path: _Path) -> _Path:
+        """Adds the tokens behind a path that is in the row or its prefix; returns the path of all tokens."""
+        path = list(path)
+        for position in range(len(path), len(token_ids)):
+            row, parent = path[-1] if path else (None, -1)
+            self.parents.append(parent if row is self else -1)
+            self.prefix_lengths.append(self.prefix_lengths[parent] if row is self else position)
+            path.append((self, len(self.token_ids)))
+            self.token_ids.append(token_ids[position])
+            self.positions.append(position)
+        return path
 
-    def add(self, path: TokenIds, trail: list[_Place]) -> list[_Place]:
-        """Adds what follows the trail, which is in the row or its trunk; where each token of the path is."""
-        trail = list(trail)
-        for depth in range(len(trail), len(path)):
-            inside = depth > 0 and trail[-1][0] is self
-            self.parents.append(trail[-1][1] if inside else -1)
-            self.seen.append(self.seen[trail[-1][1]] if inside else depth)
-            trail.append((self, len(self.tokens)))
-            self.tokens.append(path[depth])
-            self.depths.append(depth)
-        return trail
-
-    def attends(self) -> np.ndarray:
-        """[L, L] bool."""
-        attends = np.eye(len(self.tokens), dtype=bool)
-        for place, parent in enumerate(self.parents):
+    def attn_mask(self) -> np.ndarray:
+        attn_mask = np.eye(len(self.token_ids), dtype=bool)
+        for query, parent in enumerate(self.parents):
             if parent >= 0:
-                attends[place] |= attends[parent]
-        return attends
+                attn_mask[query] |= attn_mask[parent]
+        return attn_mask
 
 
-_Place = tuple[_Row, int]
-"""A row and a place in it."""
+_Path = list[tuple[_Row, int]]  # for each token of a sequence its row, and its position there
 
 
-def _numbered(rows: list[_Row], placed: list[list[_Place]]) -> PackedRows:
-    """The rows with those beside each other that are alike: without a trunk by length, then the others as they come."""
-    rows = sorted(rows, key=lambda row: (bool(row.trunk), 0 if row.trunk else -len(row.tokens)))
-    first: dict[_Row, int] = {}
-    count = 0
-    for row in rows:
-        first[row] = count
-        count += len(row.tokens)
+def _flatten(rows: list[_Row], paths: list[_Path]) -> PackedRows:
+    # like rows side by side: first those without a prefix, by length, then the others in order
+    rows = sorted(rows, key=lambda row: (bool(row.prefix), 0 if row.prefix else -len(row.token_ids)))
+    lengths = tuple(len(row.token_ids) for row in rows)
+    starts = dict(zip(rows, accumulate(lengths, initial=0), strict=False))
 
-    def numbers(places: list[_Place]) -> tuple[int, ...]:
-        return tuple([first[row] + place for row, place in places])
+    def token_index(path: _Path) -> tuple[int, ...]:
+        return tuple([starts[row] + position for row, position in path])
 
     return PackedRows(
-        token_ids=torch.tensor([token for row in rows for token in row.tokens]),
-        positions=torch.tensor([depth for row in rows for depth in row.depths]),
-        lengths=tuple(len(row.tokens) for row in rows),
-        attn_masks=tuple(row.attends() for row in rows),
-        row_prefixes=tuple(numbers(row.trunk) for row in rows),
-        row_prefix_lengths=torch.tensor([seen for row in rows for seen in row.seen]),
-        token_index=tuple(map(numbers, placed)),
+        token_ids=torch.tensor([token for row in rows for token in row.token_ids]),
+        positions=torch.tensor([position for row in rows for position in row.positions]),
+        lengths=lengths,
+        attn_masks=tuple(row.attn_mask() for row in rows),
+        row_prefixes=tuple(token_index(row.prefix) for row in rows),
+        row_prefix_lengths=torch.tensor([length for row in rows for length in row.prefix_lengths]),
+        token_index=tuple(map(token_index, paths)),
     )

@@ -1,12 +1,13 @@
-"""Attention for all tokens of a batch in one row: those of the common prefix, then those of every packed row, unpadded.
+"""Tree attention: one unpadded row with the tokens of the common prefix, then those of every packed row.
 
-Linear layers and norms see the row as it is, without padding and with the prefix among the rest. Only attention lays the
-tokens out again as rows, each behind the keys and values of the prefix and of its trunk:
+Linear layers and norms see this row as it is. Attention alone lays the tokens out as padded rows, each behind
+the keys and values of the common prefix and of its row prefix:
 
-    query  [1, heads, P + N, d]  ->  P tokens, causal  |  tiles of R rows of L places over [P + trunk + L] keys
+    query  [1, heads, P + N, d]  ->  P tokens, causal  |  R rows of L queries over P + row prefix + L keys
 
-It is registered with transformers under a name of its own, so that a model calls it in place of its own attention, and steps
-aside for every call that brings no layout.
+(Attention along a token trie: SpecInfer, Miao et al. 2023, arXiv:2305.09781, section 4.2.) The function is
+registered with transformers, so that a model calls it in place of its own attention. A call without a layout
+goes to the latter.
 """
 
 from __future__ import annotations
@@ -21,69 +22,77 @@ from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lgym.models.prefix_sharing.buckets import Tile, attend_rows, make_attn_bias, tiles_of
-from lgym.models.prefix_sharing.packing import PackedRows
+from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, make_attn_bias
 
-PREFIX = "lgym_tree_over_"
+NAME_PREFIX = "lgym_tree_over_"
 
-MOST_SEEN = 1 << 21
-"""Pairs of a query and a key that a tile has on a CPU: bounds what attention holds at a time."""
-
-MOST_SEEN_FUSED = 1 << 26
-"""The same where a fused kernel does not write the pairs out."""
+KVStates = dict[nn.Module, tuple[Tensor, Tensor]]  # keys and values by attention layer
 
 
-class Layout(Protocol):
-    """How the tokens of one row attend to each other, and to what was computed before."""
+class AttentionLayout(Protocol):
+    """Rule by which the tokens of one row attend to each other and to cached ones."""
 
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
-        """[Q, heads, d] queries, [K, kv_heads, d] keys and values of a layer's attention module to [Q, heads, d]."""
-        ...
+    def attend(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
+    ) -> Tensor:
+        """Attention in one layer.
+
+        Args:
+            module: the layer's attention module.
+            q: [Q, heads, d] queries.
+            k: [K, kv_heads, d] keys.
+            v: [K, kv_heads, d] values.
+            scale: factor of the scores.
+            softcap: bound of the scores, or None.
+
+        Returns:
+            [Q, heads, d].
+        """
 
 
 @dataclass(frozen=True)
-class Tree(Layout):
-    """Where the N tokens behind a prefix of P lie, and what each attn_mask."""
+class TreeLayout(AttentionLayout):
+    """N packed tokens behind a common prefix of P."""
 
     prefix_length: int
-    tiles: tuple[Tile, ...]
+    buckets: list[RowBucket]
+    recorded: KVStates | None = None  # gets the keys and values [P + N, kv_heads, d] of every layer
 
-    @staticmethod
-    def over(packed: PackedRows, prefix_length: int, device: torch.device) -> Tree:
-        limit = MOST_SEEN if device.type == "cpu" else MOST_SEEN_FUSED
-        return Tree(prefix_length, tuple(tiles_of(packed, prefix_length, device, limit)))
-
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
-        """Keys and values are those of the prefix and of the N tokens; the queries are so too, or only the N, if the prefix
-        was run before."""
-        prefix, fresh = self.prefix_length, len(q) - sum(tile.count for tile in self.tiles)
+    def attend(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
+    ) -> Tensor:
+        """Takes the keys of P + N tokens, and the queries of all or, if the prefix is cached, of the N."""
+        if self.recorded is not None:
+            self.recorded[module] = k, v
+        sizes = [bucket.num_tokens for bucket in self.buckets]
+        prefix, uncached = self.prefix_length, len(q) - sum(sizes)
         heads, kv_heads = q.shape[1], k.shape[1]
         q = q.unflatten(1, (kv_heads, -1))  # [P + N or N, kv_heads, group, d]
-        parts = [
-            tile.attend(queries, k, v, heads, scale, softcap)
-            for tile, queries in zip(self.tiles, q[fresh:].split([tile.count for tile in self.tiles]), strict=True)
+        outputs = [
+            bucket.attend(queries, k, v, heads, scale, softcap)
+            for bucket, queries in zip(self.buckets, q[uncached:].split(sizes), strict=True)
         ]
-        if fresh:
-            seen = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
-            attn_bias = make_attn_bias(seen, heads, kv_heads, q.dtype)
+        if uncached:
+            attn_mask = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
+            attn_bias = make_attn_bias(attn_mask, heads, kv_heads, q.dtype)
             q, k, v = (states[:prefix].transpose(0, 1).unsqueeze(1) for states in (q, k, v))
-            parts = [attend_rows(q, k, v, seen, attn_bias, scale, softcap).squeeze(1), *parts]
-        out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            outputs = [attend_rows(q, k, v, attn_mask, attn_bias, scale, softcap).squeeze(1), *outputs]
+        out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return out.transpose(0, 1).flatten(1, 2)
 
 
 def use_tree_attention(causal_lm: Any) -> None:
-    """Lets a model take trees; calls without one go to the attention that it had.
+    """Lets a model take layouts; calls without one go to the attention that it had.
 
     Raises:
         ValueError: if the model's attention cannot be replaced.
     """
-    own = causal_lm.config._attn_implementation
-    if own.startswith(PREFIX):
+    original = causal_lm.config._attn_implementation
+    if original.startswith(NAME_PREFIX):
         return
-    name = PREFIX + own
+    name = NAME_PREFIX + original
     AttentionInterface.register(name, tree_attention)
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[own])
+    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[original])
     if not causal_lm._can_set_attn_implementation():
         raise ValueError(f"The attention of {type(causal_lm).__name__} cannot be replaced.")
     causal_lm.set_attn_implementation(name)
@@ -92,8 +101,8 @@ def use_tree_attention(causal_lm: Any) -> None:
 def restore_attention(causal_lm: Any) -> None:
     """Undoes `use_tree_attention`."""
     name = causal_lm.config._attn_implementation
-    if name.startswith(PREFIX):
-        causal_lm.set_attn_implementation(name.removeprefix(PREFIX))
+    if name.startswith(NAME_PREFIX):
+        causal_lm.set_attn_implementation(name.removeprefix(NAME_PREFIX))
 
 
 def tree_attention(
@@ -103,34 +112,36 @@ def tree_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *args: Any,
-    layout: Layout | None = None,
+    layout: AttentionLayout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of one row of tokens, as transformers' attention functions: [1, heads, Q, d] to [1, Q, heads, d].
+    """Attention function of transformers for one row of tokens: [1, heads, Q, d] to [1, Q, heads, d].
 
     Raises:
         ValueError: if the model asks for what layouts do not have (attention sinks).
     """
     if layout is None:
-        return _own_attention(module)(module, query, key, value, attention_mask, *args, **kwargs)
+        return _original_attention(module)(module, query, key, value, attention_mask, *args, **kwargs)
     if kwargs.get("s_aux") is not None:
         raise ValueError("Attention sinks are not supported in this layout.")
     scale, softcap = kwargs.get("scaling"), kwargs.get("softcap")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    q, k, v = (_multiplied(states[0].transpose(0, 1)) for states in (query, key, value))  # [Q or P + N, heads, d]
+    q, k, v = (_to_autocast_dtype(states[0].transpose(0, 1)) for states in (query, key, value))
     return layout.attend(module, q, k, v, scale, softcap)[None], None
 
 
-def _multiplied(states: Tensor) -> Tensor:
-    """The states in the precision that autocast multiplies in. Under it rotary positions leave queries and keys in fp32 and
-    values in bf16; layouts keep them side by side, and in one precision they take half the memory."""
+def soft_cap(x: Tensor, bound: float | None) -> Tensor:
+    """bound * tanh(x / bound), Gemma 2's soft cap (2024, arXiv:2408.00118, section 2); None is no bound."""
+    return x if bound is None else torch.tanh(x / bound) * bound
+
+
+def _to_autocast_dtype(states: Tensor) -> Tensor:
+    # Under autocast rotary positions leave queries and keys in fp32, and values in bf16.
     kind = states.device.type
     return states.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else states
 
 
-def _own_attention(module: nn.Module) -> Any:
-    """The attention function that the model had before."""
+def _original_attention(module: nn.Module) -> Any:
     config: Any = module.config
-    own = config._attn_implementation.removeprefix(PREFIX)
-    written_out: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    return ALL_ATTENTION_FUNCTIONS.get_interface(own, written_out)
+    eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    return ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation.removeprefix(NAME_PREFIX), eager)

@@ -1,0 +1,84 @@
+"""The language-model head: logits, log-probabilities and entropies over the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lgym.models.kernels.fused_logprobs import FusedLogNormalizers, FusedTokenLogprobs
+from lgym.models.prefix_sharing.tree_attention import soft_cap
+
+
+@dataclass(frozen=True)
+class LMHead:
+    """Output embeddings [V, H] of a causal model, and the soft cap of its logits, if it has one."""
+
+    linear: Any
+    softcap: float | None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] to [..., V], at least fp32."""
+        logits = self.raw_logits(hidden)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def raw_logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] to [..., V], in the model's precision."""
+        return soft_cap(self.linear(hidden), self.softcap)
+
+    def chosen_logits(self, hidden: Tensor, token_ids: Tensor) -> Tensor:
+        """Logits of K tokens per state alone: [B, H] and [B, K] to [B, K], at least fp32."""
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = torch.einsum("bh,bkh->bk", hidden.to(precise), self.linear.weight[token_ids].to(precise))
+        if getattr(self.linear, "bias", None) is not None:
+            logits = logits + self.linear.bias[token_ids].to(precise)
+        return soft_cap(logits, self.softcap)
+
+    def log_normalizers(self, hidden: Tensor) -> Tensor:
+        """Logsumexp of the logits over the vocabulary: [B, H] to [B], at least fp32."""
+        if self._is_plain(hidden):
+            return FusedLogNormalizers.apply(hidden, self.linear.weight)
+        return self.logits(hidden).logsumexp(-1)
+
+    def token_logprobs(
+        self,
+        hidden: Tensor,
+        state_index: Tensor,
+        tokens: Tensor,
+        *,
+        temperature: float,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of tokens, each behind one of the states, and entropies of the states.
+
+        Args:
+            hidden: [K, H] hidden states.
+            state_index: [n] int64, the state behind which each token stands.
+            tokens: [n] int64.
+            temperature: divisor of the logits.
+            entropy_gradient: give entropies a gradient.
+
+        Returns:
+            [n] log-probabilities and [K] entropies in nats, at least fp32.
+        """
+        if self._is_plain(hidden):
+            weight = self.linear.weight
+            return FusedTokenLogprobs.apply(
+                hidden, weight, state_index, tokens, temperature, entropy_gradient
+            )
+        logits = self.logits(hidden)
+        if temperature != 1:
+            logits = logits / temperature
+        logprobs = logits.log_softmax(-1)
+        all_logprobs = logprobs if entropy_gradient else logprobs.detach()
+        with torch.autocast(hidden.device.type, enabled=False):  # which would take the sum in half precision
+            return logprobs[state_index, tokens], -torch.linalg.vecdot(all_logprobs.exp(), all_logprobs)
+
+    def _is_plain(self, hidden: Tensor) -> bool:
+        # logits are no more than hidden states times frozen weights
+        frozen = not self.linear.weight.requires_grad and getattr(self.linear, "bias", None) is None
+        plain = frozen and type(self.linear) is nn.Linear and self.softcap is None
+        return plain and not torch.is_autocast_enabled(hidden.device.type)

@@ -1,0 +1,130 @@
+"""Prefill: prompts are run into a KV cache, but for what earlier caches hold of them.
+
+A prompt that begins with the tokens of a cached row, as each turn of a growing conversation does, costs only
+its new tokens. This is prefix caching as in vLLM and in SGLang's RadixAttention (Zheng et al. 2023,
+arXiv:2312.07104, section 3), for whole cached rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+
+from lgym.models.limits import tokens_per_forward
+from lgym.models.llm import ValueHeadLLM
+from lgym.models.prefix_sharing.kv_cache import KVCache, concat_kv_caches, map_kv
+from lgym.models.prefix_sharing.packing import TokenIds, split_micro_batches
+from lgym.models.prefix_sharing.tree_attention import KVStates
+
+
+def prefill(
+    llm: ValueHeadLLM,
+    prompts: Sequence[TokenIds],
+    kv_caches: Sequence[KVCache],
+    *,
+    free_slots: int,
+    row_length: int,
+) -> tuple[KVCache, Tensor]:
+    """Runs prompts, but for what KV caches hold of them.
+
+    Args:
+        llm: a model whose layout is `tree`.
+        prompts: S prompts of at least one token.
+        kv_caches: caches that the prompts may continue.
+        free_slots: slots to keep free behind the longest prompt.
+        row_length: tokens of a packed row while new prompts are run.
+
+    Returns:
+        The KV cache of the S prompts, and [S, H] hidden states at their last tokens.
+    """
+    matches = _match_prefixes(prompts, kv_caches)
+    order: list[int] = []
+    parts: list[KVCache] = []
+    hidden: list[Tensor] = []
+    for number, kv_cache in enumerate(kv_caches):
+        continued = [i for i, match in matches.items() if match[0] == number]
+        if continued:
+            new_ids = [prompts[i][matches[i][2] :] for i in continued]
+            part = kv_cache.select([matches[i][1] for i in continued], free_slots + max(map(len, new_ids)))
+            states = part.extend(llm, range(len(continued)), new_ids)
+            hidden.append(
+                states[torch.tensor([len(ids) for ids in new_ids], device=llm.device).cumsum(0) - 1]
+            )
+            parts.append(part)
+            order += continued
+    new = [i for i in range(len(prompts)) if i not in matches]
+    for batch in split_micro_batches([prompts[i] for i in new], tokens_per_forward(llm.device)):
+        part, states = _prefill_new(llm, [prompts[new[n]] for n in batch], free_slots, row_length)
+        hidden.append(states)
+        parts.append(part)
+        order += [new[n] for n in batch]
+    joined = concat_kv_caches(parts)
+    if order == sorted(order) and len(parts) == 1:
+        return joined, hidden[0]
+    parts.clear()  # the copies are in `joined`, and `select` copies once more
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return joined.select(inverse, free_slots), torch.cat(hidden)[torch.tensor(inverse, device=llm.device)]
+
+
+def _match_prefixes(
+    prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]
+) -> dict[int, tuple[int, int, int]]:
+    """Cache, row and length of the longest cached prefix, by prompt; at least its last token is left."""
+    rows = {
+        c.prefix_ids + suffix: (n, row)
+        for n, c in enumerate(kv_caches)
+        for row, suffix in enumerate(c.suffix_ids)
+    }
+    lengths = sorted({len(ids) for ids in rows}, reverse=True)
+    matches = {}
+    for i, prompt in enumerate(prompts):
+        for length in lengths:
+            if length < len(prompt) and (row := rows.get(prompt[:length])) is not None:
+                matches[i] = *row, length
+                break
+    return matches
+
+
+def cached_prefix_lengths(prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]) -> list[int]:
+    """Leading tokens of each prompt that `prefill` takes from a cache."""
+    matches = _match_prefixes(prompts, kv_caches)
+    return [matches[i][2] if i in matches else 0 for i in range(len(prompts))]
+
+
+def evict_unused(kv_caches: Sequence[KVCache], used: Collection[TokenIds]) -> list[KVCache]:
+    """The caches without the rows whose tokens, prefix included, are not in use."""
+    kept = []
+    for kv_cache in kv_caches:
+        rows = [r for r, suffix in enumerate(kv_cache.suffix_ids) if kv_cache.prefix_ids + suffix in used]
+        if rows:
+            kept.append(kv_cache if len(rows) == kv_cache.num_rows else kv_cache.select(rows, 0))
+    return kept
+
+
+def _prefill_new(
+    llm: ValueHeadLLM, prompts: Sequence[TokenIds], free_slots: int, row_length: int
+) -> tuple[KVCache, Tensor]:
+    device = llm.device
+    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    sequence_index = torch.tensor([distinct[prompt] for prompt in prompts], device=device)
+    prefix, packed = llm.pack_sequences(
+        list(distinct), [len(prompt) for prompt in distinct], row_length=row_length
+    )
+    recorded: KVStates = {}
+    hidden = llm.run_tree(prefix, packed, recorded)
+    ends = torch.tensor([index[-1] for index in packed.token_index], device=device)
+    padded = pad_sequence([torch.tensor(index) for index in packed.token_index], batch_first=True)
+    token_index = padded.to(device)[sequence_index] + len(prefix)  # [S, longest suffix]
+    suffix_ids = [prompt[len(prefix) :] for prompt in prompts]
+    kv_cache = KVCache(
+        prefix,
+        suffix_ids,
+        torch.tensor([len(suffix) for suffix in suffix_ids], device=device),
+        map_kv(lambda states: states[: len(prefix)].transpose(0, 1).contiguous(), recorded),
+        map_kv(lambda states: pad(states[token_index].transpose(1, 2), (0, 0, 0, free_slots)), recorded),
+    )
+    return kv_cache, hidden[ends[sequence_index]]
