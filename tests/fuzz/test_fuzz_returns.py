@@ -138,7 +138,7 @@ def test_group_advantages(episodes, scale_by_std, eps):
         arguments[0], torch.tensor(states, dtype=torch.int64), arguments[1], scale_by_std=False
     )
     assert found.shape == others.shape == of_states.shape == (len(episodes),)
-    for i, (own, group, state) in enumerate(episodes):
+    for i, (episode_return, group, state) in enumerate(episodes):
         members = [r for r, g in zip(returns, groups, strict=True) if g == group]
         alike = [r for r, g, s in zip(returns, groups, states, strict=True) if (g, s) == (group, state)]
         rest = [r for j, (r, g) in enumerate(zip(returns, groups, strict=True)) if g == group and j != i]
@@ -149,10 +149,14 @@ def test_group_advantages(episodes, scale_by_std, eps):
         else:
             by = std + eps if scale_by_std else 1.0
             assert float(found[i]) == pytest.approx(
-                (own - fmean(members)) / by, rel=1e-6, abs=1e-10 * scale / by
+                (episode_return - fmean(members)) / by, rel=1e-6, abs=1e-10 * scale / by
             )
-            assert float(others[i]) == pytest.approx(own - fmean(rest), rel=1e-6, abs=1e-10 * scale)
-        assert float(of_states[i]) == pytest.approx(own - fmean(alike), rel=1e-6, abs=1e-10 * scale)
+            assert float(others[i]) == pytest.approx(
+                episode_return - fmean(rest), rel=1e-6, abs=1e-10 * scale
+            )
+        assert float(of_states[i]) == pytest.approx(
+            episode_return - fmean(alike), rel=1e-6, abs=1e-10 * scale
+        )
         assert len(set(alike)) > 1 or float(of_states[i]) == 0.0
 
 

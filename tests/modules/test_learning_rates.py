@@ -1,4 +1,4 @@
-"""Lowered learning rates under every kind of schedule."""
+"""Learning rates that are lowered under every kind of schedule."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def path(make, lowered_after: int | None = None) -> list[list[float]]:
     chosen = optimizer()
     schedule = None if make is None else make(chosen)
     configured = rates_of(chosen)
-    told = []
+    rates = []
     for rollout in range(6):
         if rollout == lowered_after:
             set_rates(chosen, configured, 0.3)
             if schedule is not None:
                 follow(schedule)
-        told.append([group["lr"] for group in chosen.param_groups])
+        rates.append([group["lr"] for group in chosen.param_groups])
         chosen.step()
         if schedule is not None:
             schedule.step()
-    return told
+    return rates
 
 
 @pytest.mark.filterwarnings("ignore:.*To get the last learning rate.*", "ignore:.*epoch parameter.*")
