@@ -148,7 +148,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_keys_and_values_are_kept_only_where_prompts_extend():
-    """Those of thousands of responses are gigabytes."""
+    """The keys and values of thousands of responses are gigabytes."""
     policy = bound_policy()
     with policy.llm.frozen_weights():
         kept, _ = policy.act(PROMPTS, np.random.default_rng(0))
