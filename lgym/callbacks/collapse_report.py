@@ -26,8 +26,8 @@ The weights are those {origin}; `{monitor}` says which are best.
 
 - A lower learning rate, or a schedule that begins low: `model.init_args.lr_scheduler`,
   lgym.modules.schedules.WarmupCosine.
-- A term that holds the policy near the behavior policy: PPO's `old_kl_coef`, `target_kl` and `clip_low`, the
-  others' `loss.kl_coef`.
+- A term that holds the policy near the behavior policy: `loss.old_kl_coef`,
+  `loss.target_kl`, `loss.clip_low` or `loss.kl_coef`.
 - More episodes in a rollout, or fewer `data.update_epochs`: steps that follow chance less.
 - PPO: `value_warmup`, so that states are told apart before actions are.
 - A sign that is no fault here, such as one action that is right everywhere: set its limit to null.
