@@ -1,0 +1,84 @@
+"""Sphinx configuration: Markdown pages by MyST, the API reference from the docstrings.
+
+python -m sphinx -W -b html docs docs/_build/html
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import lgym  # noqa: E402
+
+project = "lgym"
+author = "the lgym authors"
+copyright = author
+version = release = lgym.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"lgym {release}"
+html_static_path: list[str] = []
+copybutton_exclude = ".linenos, .gp, .go"
+
+myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_heading_anchors = 3
+
+default_role = "code"  # single backticks in docstrings
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+SPECIAL = re.compile(r"(`[^`]*`)|([|*])|(?<=\w)(_)(?=\W|$)")
+LIST_ITEM = re.compile(r"\s*([-*+]|\d+\.)\s")
+
+
+def format_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn plain-text docstrings into reStructuredText: formulas and tables become literal blocks, and the
+    characters `|`, `*` and a final `_` lose their meaning."""
+    paragraphs: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            paragraphs[-1].append(line)
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    lines[:] = [line for paragraph in paragraphs for line in [*format_paragraph(paragraph), ""]]
+
+
+def format_paragraph(paragraph: list[str]) -> list[str]:
+    """Leave field lists and bullet lists as they are, indent formulas and tables, and escape prose."""
+    if not paragraph or paragraph[0].lstrip().startswith((":", "..")):
+        return paragraph
+    if LIST_ITEM.match(paragraph[0]):
+        return [escape(line) for line in paragraph]
+    indented = any(line.startswith(" ") for line in paragraph)
+    formula = " = " in paragraph[0] and not paragraph[-1].rstrip().endswith((".", ":"))
+    if indented or formula:
+        return ["::", "", *("    " + line for line in paragraph)]
+    return [escape(line) for line in paragraph]
+
+
+def escape(line: str) -> str:
+    """Escape reStructuredText's special characters outside backticks."""
+    first = LIST_ITEM.match(line)
+    start = first.end() if first else 0
+    return line[:start] + SPECIAL.sub(lambda m: m[1] or "\\" + m[0], line[start:])
+
+
+def setup(app: Sphinx) -> None:
+    """Run after napoleon, which has made field lists of `Args`, `Returns` and `Raises`."""
+    app.connect("autodoc-process-docstring", format_docstring, priority=900)
