@@ -44,6 +44,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
 SPECIAL = re.compile(r"(`[^`]*`)|([|*])|(?<=\w)(_)(?=\W|$)")
+PLURAL = re.compile(r"(`[^`]+`)(?=\w)")
 LIST_ITEM = re.compile(r"\s*([-*+]|\d+\.)\s")
 
 
@@ -62,7 +63,7 @@ def format_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, 
 def format_paragraph(paragraph: list[str]) -> list[str]:
     """Leave field lists and bullet lists as they are, indent formulas and tables, and escape prose."""
     if not paragraph or paragraph[0].lstrip().startswith((":", "..")):
-        return paragraph
+        return [PLURAL.sub(r"\1\ ", line) for line in paragraph]
     if LIST_ITEM.match(paragraph[0]):
         return [escape(line) for line in paragraph]
     indented = any(line.startswith(" ") for line in paragraph)
@@ -76,7 +77,8 @@ def escape(line: str) -> str:
     """Escape reStructuredText's special characters outside backticks."""
     first = LIST_ITEM.match(line)
     start = first.end() if first else 0
-    return line[:start] + SPECIAL.sub(lambda m: m[1] or "\\" + m[0], line[start:])
+    escaped = SPECIAL.sub(lambda match: match[1] or "\\" + match[0], line[start:])
+    return line[:start] + PLURAL.sub(r"\1\ ", escaped)
 
 
 def setup(app: Sphinx) -> None:
