@@ -97,8 +97,10 @@ class Policy(Protocol):
     scores_candidates: bool
     """Whether it chooses between the agent's candidates."""
 
-    has_critic: bool
-    """Whether it has state values; otherwise they are NaN."""
+    @property
+    def has_critic(self) -> bool:
+        """Whether it has state values; otherwise they are NaN."""
+        ...
 
     def act(
         self, prompts: Sequence[Any], rng: Any, *, keep_kv_cache: bool = True, bootstrap: Sequence[Any] = ()

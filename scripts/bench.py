@@ -71,7 +71,7 @@ class Result:
     playing: Phase
     updating: Phase
     steps_per_s: float
-    distinct_contexts: float
+    unique_prompts: float
     peak_memory_mb: float
 
 
@@ -134,7 +134,7 @@ def measure(
         playing=_phase(playing, [rate.forward for rate in around]),
         updating=_phase(updating, [rate.forward_backward for rate in around]),
         steps_per_s=statistics.median(overall),
-        distinct_contexts=statistics.median(contexts),
+        unique_prompts=statistics.median(contexts),
         peak_memory_mb=_peak_memory_mb(llm.device),
     )
 
@@ -177,7 +177,7 @@ def table(report: Report) -> str:
                 f"{phase.in_the_model:>14.0%}{phase.padding:>9.1%}"
             )
         lines.append(
-            f"{'':<16}{'both':<10}{result.steps_per_s:>10,.1f}   {result.distinct_contexts:,.0f} distinct prompts a rollout,"
+            f"{'':<16}{'both':<10}{result.steps_per_s:>10,.1f}   {result.unique_prompts:,.0f} distinct prompts a rollout,"
             f" peak memory {result.peak_memory_mb:,.0f} MB"
         )
     return "\n".join(lines)

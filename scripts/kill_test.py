@@ -27,13 +27,13 @@ from typing import Any
 
 import psutil
 import torch
-from lgym.data.collector import Collector
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from lgym.cli import checkpoint_io
 from lgym.cli import main as lgym
 from lgym.cli.runs import find_checkpoint
+from lgym.data.rollout.collector import Collector
 from lgym.modules import PolicyLearner
 
 MOMENTS: dict[str, tuple[Any, str]] = {

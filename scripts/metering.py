@@ -11,11 +11,12 @@ import gymnasium
 import torch
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
-from lgym.batch import ReplyBatch, Rollout, TurnBatch
+from lgym.batch import ResponseBatch
 from lgym.models import LLMConfig
 from lgym.models.llm import ValueHeadLLM
-from lgym.modules import GRPO, PPO, PolicyLearner
+from lgym.modules import GRPO, PPO, CriticConfig, LossConfig, PolicyLearner
 from lgym.policies import CandidatePolicy, GenerationPolicy
+from lgym.rollout import Rollout
 from lgym.types import ParsedAction
 from peers import letters
 
@@ -69,13 +70,12 @@ class Work:
 class Meter:
     """Counts a module's rollouts: (playing, updating, distinct prompts) each."""
 
-    def __init__(self, module: PolicyLearner, asked: str) -> None:
-        """`asked` is the method of the policy by which it acts."""
+    def __init__(self, module: PolicyLearner) -> None:
         self.policy: Any = module.policy
         self._module: Any = module
         self.rollouts: list[tuple[Work, Work, int]] = []
         self._playing = Work()
-        act: Callable[..., Any] = getattr(self.policy, asked)
+        act: Callable[..., Any] = self.policy.act
 
         def metered(*args: Any, **kwargs: Any) -> Any:
             begun, before = time.perf_counter(), self._counts()
@@ -84,13 +84,13 @@ class Meter:
             self._add(self._playing, before)
             return answer
 
-        setattr(self.policy, asked, metered)
+        self.policy.act = metered  # type: ignore[method-assign]
 
     def played(self, rollout: Rollout) -> None:
         self._ended, self._before = time.perf_counter(), self._counts()
         self._all_tokens, self._turns = _all_tokens(rollout), int(rollout.mask.sum())
-        self._contexts = len(rollout.contexts)
-        self._playing.seconds, self._playing.steps = rollout.play_seconds, self._turns
+        self._prompts = len(rollout.prompts)
+        self._playing.seconds, self._playing.steps = rollout.seconds, self._turns
         self._playing.all_tokens = self._all_tokens
 
     def learned(self) -> None:
@@ -98,7 +98,7 @@ class Meter:
         passes = self._module.trainer.datamodule.update_epochs
         updating = Work(seconds, seconds, self._turns, all_tokens=self._all_tokens * passes)
         self._add(updating, self._before)
-        self.rollouts.append((self._playing, updating, self._contexts))
+        self.rollouts.append((self._playing, updating, self._prompts))
         self._playing = Work()
 
     def _counts(self) -> tuple[int, int]:
@@ -112,22 +112,27 @@ class Meter:
 
 def _all_tokens(rollout: Rollout) -> int:
     """What every turn, with each candidate or its reply, would cost by itself."""
-    if rollout.replies:
-        prompts = [len(rollout.contexts[row].prompt_ids) for row in rollout.context_ids[rollout.mask].tolist()]
-        return sum(prompts) + sum(len(reply.ids) for reply in rollout.replies)
-    sizes = torch.tensor([sum(len(c.prompt_ids) + len(ids) for ids in c.candidate_ids) for c in rollout.contexts])
-    return int(sizes[rollout.context_ids[rollout.mask]].sum())
+    prompts, responses = rollout.turn_prompts(), rollout.turn_responses()
+    if responses[0].choice < 0:
+        return sum(len(p.token_ids) + len(r.token_ids) for p, r in zip(prompts, responses, strict=True))
+    sizes = torch.tensor([sum(len(p.token_ids) + len(ids) for ids in p.candidate_ids) for p in rollout.prompts])
+    return int(sizes[rollout.prompt_index[rollout.mask]].sum())
 
 
 class MeteredPPO(PPO):
     """PPO with its meter."""
 
     def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None]) -> None:
-        super().__init__(llm=LLMConfig(model=llm.name), policy=CandidatePolicy(), value_warmup=0, target_kl=None)
+        super().__init__(
+            llm=LLMConfig(model=llm.name),
+            policy=CandidatePolicy(),
+            loss=LossConfig(entropy_coef=0.01, old_kl_coef=0.3),
+            critic=CriticConfig(),
+        )
         self.policy.bind(llm)
-        self.meter, self._after_rollout = Meter(self, "evaluate"), after_rollout
+        self.meter, self._after_rollout = Meter(self), after_rollout
 
-    def prepare(self, rollout: Rollout) -> TurnBatch:
+    def prepare(self, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
         self.meter.played(rollout)
         return super().prepare(rollout)
 
@@ -143,9 +148,9 @@ class MeteredGRPO(GRPO):
     def __init__(self, llm: ValueHeadLLM, after_rollout: Callable[[], None]) -> None:
         super().__init__(llm=LLMConfig(model=llm.name), policy=GenerationPolicy(max_new_tokens=8))
         self.policy.bind(llm)
-        self.meter, self._after_rollout = Meter(self, "reply"), after_rollout
+        self.meter, self._after_rollout = Meter(self), after_rollout
 
-    def prepare(self, rollout: Rollout) -> ReplyBatch:
+    def prepare(self, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
         self.meter.played(rollout)
         return super().prepare(rollout)
 

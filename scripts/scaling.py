@@ -18,19 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lgym.data.collector import Collector
-from lgym.data.slot import Slot
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
-from lgym.batch import Context
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.rollout.collector import Collector
+from lgym.data.rollout.env_runner import EnvRunner
 from lgym.envs import make_env
 from lgym.models import LLMConfig, build_llm
 from lgym.models.llm import ValueHeadLLM
 from lgym.policies import CandidatePolicy
+from lgym.rollout import Prompt
 
 Curve = dict[int, float]
 FRUIT = ("apple", "bread", "stone", "river", "house", "green", "table", "light", "paper", "water", "glass", "horse")
@@ -55,22 +56,22 @@ class Scaling:
         self.policy.bind(llm)
         self.bar = tqdm(desc="points", unit="point")
 
-    def update(self, contexts: Sequence[Context]) -> float:
-        """Seconds of a forward and backward pass over these contexts."""
+    def update(self, prompts: Sequence[Prompt]) -> float:
+        """Seconds of a forward and backward pass over these prompts."""
 
         def work() -> None:
-            logprobs, values = self.policy(contexts)
+            logprobs, values = self.policy(prompts)
             (logprobs[:, 0].sum() + values.sum()).backward()
             self.llm.zero_grad()
 
         self.bar.update()
         return seconds(work, self.tries)
 
-    def plain(self, contexts: Sequence[Context]) -> float:
+    def plain(self, prompts: Sequence[Prompt]) -> float:
         """The same with nothing shared."""
-        self.llm.share = False
-        spent = self.update(contexts)
-        self.llm.share = True
+        self.llm.share_prefixes = False
+        spent = self.update(prompts)
+        self.llm.share_prefixes = True
         return spent
 
     def candidates(self, counts: Sequence[int]) -> dict[str, Curve]:
@@ -82,32 +83,32 @@ class Scaling:
         words = rng.integers(3, vocabulary, size=(max(counts), 4))
         words[:, 0] = rng.choice(np.arange(3, vocabulary), size=max(counts), replace=False)  # nothing shared between them
 
-        def contexts(count: int, length: int) -> list[Context]:
+        def prompts_of(count: int, length: int) -> list[Prompt]:
             ids = tuple(tuple(int(t) for t in word[:length]) for word in words[:count])
-            return [Context(prompt, ids, tuple(map(str, range(count))), "") for prompt in prompts]
+            return [Prompt(prompt, ids, tuple(map(str, range(count))), "") for prompt in prompts]
 
         return {
-            "one token each": {n: self.update(contexts(n, 1)) for n in counts},
-            "four tokens each": {n: self.update(contexts(n, 4)) for n in counts},
-            "four tokens each, nothing shared": {n: self.plain(contexts(n, 4)) for n in counts if n <= 16},
+            "one token each": {n: self.update(prompts_of(n, 1)) for n in counts},
+            "four tokens each": {n: self.update(prompts_of(n, 4)) for n in counts},
+            "four tokens each, nothing shared": {n: self.plain(prompts_of(n, 4)) for n in counts if n <= 16},
         }
 
     def history(self, turns: Sequence[int]) -> dict[str, Curve]:
         """An episode of so many turns, each asked with everything before it."""
 
-        def contexts(count: int) -> list[Context]:
+        def prompts_of(count: int) -> list[Prompt]:
             ids: tuple[int, ...] = ()
             asked = []
             for turn in range(count):
                 word = FRUIT[turn % len(FRUIT)]
                 ids += tuple(self.llm.tokenizer.encode(f"\nYou see: {word} and {turn}.\nYou take:"))
-                asked.append(Context(ids, ((50,), (60,)), ("a", "b"), ""))
+                asked.append(Prompt(ids, ((50,), (60,)), ("a", "b"), ""))
                 ids += (50,)
             return asked
 
         return {
-            "one row an episode": {n: self.update(contexts(n)) for n in turns},
-            "one row a turn": {n: self.plain(contexts(n)) for n in turns if n <= 16},
+            "one row an episode": {n: self.update(prompts_of(n)) for n in turns},
+            "one row a turn": {n: self.plain(prompts_of(n)) for n in turns if n <= 16},
         }
 
     def environments(self, counts: Sequence[int]) -> dict[str, Curve]:
@@ -120,11 +121,11 @@ class Scaling:
 
     def _play(self, env: str, agent: TextAgent, count: int, turns: int | None = None, episodes: int | None = None) -> float:
         builder = PromptBuilder(self.llm.tokenizer, agent.system_prompt, self.llm.context_length)
-        slots = [Slot(make_env(env, None, None), agent, builder) for _ in range(count)]
-        collector = Collector(slots, first_seed=0)
+        runners = [EnvRunner(make_env(env, None, None), EpisodePrompts(agent, builder)) for _ in range(count)]
+        collector = Collector(runners, first_seed=0)
 
         def work() -> None:
-            with torch.no_grad(), self.llm.fixed():
+            with torch.no_grad(), self.llm.frozen_weights():
                 collector.play(self.policy, np.random.default_rng(0), turns=turns, episodes=episodes)
 
         self.bar.update()

@@ -79,7 +79,7 @@ def account(root: Path) -> dict[str, Any]:
         for name in ("episodes", "episodes_dropped")
     }
     return {
-        **state["ledger"],
+        **state["counts"],
         "under way": sum(slot is not None for slot in state["slots"]),
         "finished, by the logs": logged["episodes"],
         "dropped, by the logs": logged["episodes_dropped"],

@@ -7,7 +7,6 @@ import json
 import gymnasium
 import numpy as np
 import pytest
-from lgym.data.recall import REMEMBERED_CHARACTERS, Recall
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers import letters, tiny
@@ -15,7 +14,8 @@ from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import checkpoint, lgym, scalars
 from lgym.callbacks.episode_logger import CELL, as_markdown
 from lgym.callbacks.token_picture import ShownToken, token_picture
-from lgym.memory import EpisodicMemory, PlayedTurn
+from lgym.data.prompts.memory_prompt import REMEMBERED_CHARACTERS, MemoryPrompt
+from lgym.memory import EpisodicMemory, RememberedTurn
 from lgym.types import Episode, ParsedAction, Turn
 
 HOSTILE = (
@@ -191,13 +191,13 @@ def test_a_picture_of_hostile_tokens_can_be_drawn():
 def test_memories_of_long_observations_are_short():
     """Comparing two of a megabyte each would take minutes."""
     memory = EpisodicMemory()
-    recall = Recall(EchoAgent(), None, memory)
-    recall.add(PlayedTurn("x" * 1_000_000, "red", 1.0))
-    assert len(recall.turns[0].observation_text) < REMEMBERED_CHARACTERS + 100
-    memory.store([recall.turns], EchoAgent().summarise)
-    shown = recall.read("x" * 1_000_000)
+    memory_prompt = MemoryPrompt(EchoAgent(), None, memory)
+    memory_prompt.add(RememberedTurn("x" * 1_000_000, "red", 1.0))
+    assert len(memory_prompt.turns[0].observation_text) < REMEMBERED_CHARACTERS + 100
+    memory.store([memory_prompt.turns], EchoAgent().summarize)
+    shown = memory_prompt.read("x" * 1_000_000)
     assert "; return +1" in shown
     assert shown.count("x") >= 1_000_000  # the observation in hand is whole
-    recall.add(PlayedTurn("\ud800", "red", 1.0))
-    assert np.isfinite(recall.turns[1].reward)
-    assert recall.read("\ud800 red")
+    memory_prompt.add(RememberedTurn("\ud800", "red", 1.0))
+    assert np.isfinite(memory_prompt.turns[1].reward)
+    assert memory_prompt.read("\ud800 red")

@@ -7,7 +7,7 @@ import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym.data import RolloutDataModule
-from lgym.data.questions import action_of
+from lgym.data.prompts.action_candidates import action_of
 from lgym.envs import blackjack
 from lgym.envs.blackjack_chart import chart_array, strategy_chart
 from lgym.modules import PolicyLearner
@@ -45,7 +45,7 @@ class BlackjackStrategy(L.Callback):
         if (
             self.every_n_rollouts == 1 and data.history == 0
         ):  # otherwise later turns would have nothing to go on from
-            data.foresight.expect(blackjack.states())
+            data.prefetched_observations = blackjack.states()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         last = trainer.current_epoch + 1 == trainer.max_epochs
@@ -76,11 +76,13 @@ class BlackjackStrategy(L.Callback):
 
 def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndarray:
     """[280] the policy's probability of hitting, in the order of `blackjack.states()`."""
-    contexts = data.contexts(blackjack.states())
+    prompts = data.prompts(blackjack.states())
     with module.inference() as policy:
-        logprobs, _ = data.foresight.informed(policy).evaluate(contexts)
-    hits = np.zeros((len(contexts), logprobs.shape[1]))
-    for row, context in enumerate(contexts):
-        for column, candidate in enumerate(context.candidates):
+        assert isinstance(policy, CandidatePolicy)
+        policy.prefetch(prompts)
+        logprobs = policy.distributions(prompts)
+    hits = np.zeros(logprobs.shape)
+    for row, prompt in enumerate(prompts):
+        for column, candidate in enumerate(prompt.candidates):
             hits[row, column] = action_of(data.agent, candidate) == blackjack.HIT
     return (logprobs.double().exp().numpy() * hits).sum(1)

@@ -38,7 +38,7 @@ class CollapseCriterion:
         return value > self.bound(highest) if self.above else value < self.bound(highest)
 
 
-UPDATE_METRICS = ("policy/entropy", "policy/approx_kl")  # of the update, not of the play
+UPDATE_METRICS = ("policy/entropy", "policy/approx_kl", "policy/old_kl")  # of the update, not of the play
 
 # Fraction of the range of returns below which a fall is none, however little chance there is in it: once a
 # game is solved, returns do not vary, and 0.9549 would be a fall from 0.9551.
@@ -77,7 +77,7 @@ class CollapseDetector:
                 to every state. Likewise.
             max_repetition: `rollout/repetition`: replies that go round in circles.
             min_parse_rate: `rollout/parse_rate`, as a share of its highest.
-            max_kl: `policy/approx_kl`, nats: one update took the policy this far.
+            max_kl: `policy/old_kl`, or its estimate `policy/approx_kl`, nats: one update took the policy this far.
             min_entropy: `policy/entropy`, nats.
             min_variance_within: `rollout/reward_variance_within`, as a share of its highest.
             min_variance_across: `rollout/reward_variance_across`, as a share of its highest.
@@ -89,6 +89,7 @@ class CollapseDetector:
             CollapseCriterion("rollout/repetition", max_repetition, above=True),
             CollapseCriterion("rollout/parse_rate", min_parse_rate, relative=True),
             CollapseCriterion("policy/approx_kl", max_kl, above=True, at_once=True),
+            CollapseCriterion("policy/old_kl", max_kl, above=True, at_once=True),
             CollapseCriterion("policy/entropy", min_entropy, with_slump=True),
             CollapseCriterion(
                 "rollout/reward_variance_within", min_variance_within, relative=True, with_slump=True

@@ -11,7 +11,6 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lgym.callbacks.collapse_criteria import UPDATE_METRICS, CollapseDetector
 from lgym.callbacks.collapse_report import REPORT, events_table, origin_of, report
 from lgym.modules import PolicyLearner
-from lgym.modules.pooled import pooled
 from lgym.modules.snapshot import all_finite, put_back, snapshot
 from lgym.terminal import say
 from lgym.types import ConfigError
@@ -125,7 +124,7 @@ class CollapseGuard(L.Callback):
         self.rates = pl_module.configured_rates
         pl_module.lr_factor = self.lr_factor
         pl_module.rollouts_undone = self.undone
-        pl_module.on_fault = self._note_fault if self.non_finite else None
+        pl_module.on_nonfinite = self._note_fault if self.non_finite else None
         if self.best is None:
             self.best = self._snapshot(trainer, pl_module, rollouts=trainer.current_epoch)
 
@@ -157,7 +156,7 @@ class CollapseGuard(L.Callback):
             self._fault = f"A weight is not finite after rollout {trainer.current_epoch + 1}."
         if self._fault:
             if trainer.current_epoch >= pl_module.sft_rollouts:
-                self._settle_pending(healthy=not self.detector.detect(pooled(pl_module.rollout_metrics)))
+                self._settle_pending(healthy=not self.detector.detect(pl_module.rollout_metrics))
             self._go_back(trainer, pl_module, [self._fault])
             self._fault = ""
             self._had_fault = True
@@ -194,7 +193,7 @@ class CollapseGuard(L.Callback):
 
     def _metrics(self, trainer: L.Trainer, module: PolicyLearner) -> dict[str, float]:
         logged = trainer.callback_metrics
-        return pooled(module.rollout_metrics) | {n: float(logged[n]) for n in UPDATE_METRICS if n in logged}
+        return module.rollout_metrics | {n: float(logged[n]) for n in UPDATE_METRICS if n in logged}
 
     def _settle_pending(self, healthy: bool) -> None:
         """Makes the weights that were validated last the best, if better, once they have played a healthy

@@ -7,12 +7,13 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
-SHOWN_METRICS = {
-    "return": "rollout/return_mean",
-    "entropy": "policy/entropy",
-    "KL": "policy/approx_kl",
-    "value": "blackjack/value_sampled",
-}
+SHOWN_METRICS = (
+    ("return", "rollout/return_mean"),
+    ("entropy", "policy/entropy"),
+    ("KL", "policy/old_kl"),
+    ("KL", "policy/approx_kl"),
+    ("value", "blackjack/value_sampled"),
+)
 
 
 class RolloutProgress(ProgressBar):
@@ -52,7 +53,7 @@ class RolloutProgress(ProgressBar):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._enabled:
             run, metrics = self._open_run(), trainer.callback_metrics
-            shown = {label: name for label, name in SHOWN_METRICS.items() if name in metrics}
+            shown = {label: name for label, name in SHOWN_METRICS if name in metrics}
             run.set_postfix({label: f"{float(metrics[name]):.3f}" for label, name in shown.items()})
             run.n = trainer.current_epoch + 1
             run.refresh()

@@ -83,7 +83,7 @@ def results_table(trainer: L.Trainer, stage: str) -> str:
             )
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, RolloutDataModule):
-        agent = data.agent_of("test" if stage == "test" else "validate")
+        agent = data.agents["test" if stage == "test" else "validate"]
         rows += [(name, f"{value:+.4f}", "") for name, value in agent.reference_returns().items()]
     if not rows:
         return "No evaluation was run: set trainer.limit_val_batches above 0, or run `lgym validate`."

@@ -20,9 +20,16 @@ class TokenTraceLogger(L.Callback):
             every_n_rollouts: interval.
         """
         self.every_n_rollouts = every_n_rollouts
+        self._episodes: Sequence[Sequence[TokenTrace]] = ()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0:
+            self._episodes = batch.token_traces
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        episodes: Sequence[Sequence[TokenTrace]] = getattr(pl_module, "taught", ())
+        episodes = self._episodes
         due = trainer.current_epoch % self.every_n_rollouts == 0
         if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
             titles = [f"Rollout {trainer.current_epoch + 1}, episode {i + 1}" for i in range(len(episodes))]
@@ -39,11 +46,11 @@ def shown_tokens(turns: Sequence[TokenTrace], tokenizer: Any) -> list[ShownToken
         known = len(context) if turn.prompt_ids[: len(context)] == context else 0
         shown += [ShownToken(tokenizer.decode([token_id]), "prompt") for token_id in turn.prompt_ids[known:]]
         for token_id, chosen, logprob, advantage in zip(
-            turn.ids, turn.mask, turn.logprobs, turn.advantages, strict=True
+            turn.token_ids, turn.action_mask, turn.logprobs, turn.advantages, strict=True
         ):
             text = tokenizer.decode([token_id])
             shown.append(
                 ShownToken(text, "sampled", advantage, logprob) if chosen else ShownToken(text, "forced")
             )
-        context = turn.prompt_ids + turn.ids
+        context = turn.prompt_ids + turn.token_ids
     return shown

@@ -14,10 +14,10 @@ from lgym.agents.parsing import action_number
 from lgym.cli.rendering import Renderer, rendering_env
 from lgym.cli.runs import CHECKPOINTS
 from lgym.data import RolloutDataModule
-from lgym.data.questions import action_of, offered
+from lgym.data.prompts.action_candidates import action_of, offered
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.data.rollout.prompt_table import PromptTable
 from lgym.data.seeds import stream
-from lgym.data.slot import Slot
-from lgym.data.table import ContextTable, ReplyTable
 from lgym.modules import PolicyLearner
 from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say
 from lgym.types import ConfigError, ParsedAction
@@ -68,7 +68,7 @@ class Stage:
 
     def __init__(self, data: RolloutDataModule, options: PlayOptions) -> None:
         self._options = options
-        self.env = rendering_env(data) if options.render else data.env_maker("predict")()
+        self.env = rendering_env(data) if options.render else data.make_env("predict")
         self._renderer = Renderer(self.env if options.render else None)
 
     def play(self, play_episode: Callable[[int], tuple[float, int, bool]]) -> None:
@@ -108,26 +108,24 @@ class Stage:
 def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) -> None:
     """Plays and prints episodes; the module has its model."""
     stage = Stage(data, options)
-    agent, builder, recall = data.agent_of("predict"), data.prompt_builder("predict"), data.recall("predict")
-    slot = Slot(stage.env, agent, builder, chooses=module.chooses, history=data.history, recall=recall)
+    runner = EnvRunner(stage.env, data.episode_prompts("predict"))
     rng = None if options.greedy else np.random.default_rng(stream(options.seed, "predict", "actions"))
-    say(escape_control_chars(agent.system_prompt))
-    policy: Any
+    say(escape_control_chars(runner.system_prompt))
     with module.inference() as policy:
 
         def play_episode(seed: int) -> tuple[float, int, bool]:
-            slot.reset(seed)
+            runner.reset(seed)
             stage.render(wait=False)
-            table = (ReplyTable if policy.speaks else ContextTable)(policy, going_on=data.history != 0)
+            table = PromptTable(policy, keep_kv_cache=data.history != 0)
             terminated = False
-            while slot.live:
-                number = table.number(slot.context)
-                choices, (said,) = table.act(np.array([number]), rng)
-                reward, terminated, _ = slot.step(said)
-                note = "" if slot.parsed else "; the reply names no action"
-                say("\n" + format_turn(table.turn(number, int(choices[0]), reward), note))
+            while runner.live:
+                number = table.index(runner.prompt)
+                response_number = int(table.act(np.array([number]), rng)[0])
+                reward, terminated, _ = runner.step(table.responses[response_number])
+                note = "" if runner.parsed else "; the reply names no action"
+                say("\n" + format_turn(table.turn(number, response_number, reward), note))
                 stage.render(wait=True)
-            return slot.episode_return, len(slot.answers), terminated
+            return runner.episode_return, len(runner.responses), terminated
 
         stage.play(play_episode)
 
@@ -135,7 +133,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) 
 def play_yourself(data: RolloutDataModule, options: PlayOptions) -> None:
     """Asks a person for every action."""
     stage = Stage(data, options)
-    agent, env = data.agent_of("predict"), stage.env
+    agent, env = data.agents["predict"], stage.env
     say(escape_control_chars(agent.system_prompt))
 
     def play_episode(seed: int) -> tuple[float, int, bool]:

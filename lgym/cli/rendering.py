@@ -25,7 +25,7 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
     eval_env_kwargs = data.eval_env_kwargs or {}
     mode = {**(data.env_kwargs or {}), **eval_env_kwargs}.get("render_mode")
     if mode is None:
-        with closing(data.env_maker("predict")()) as env:
+        with closing(data.make_env("predict")) as env:
             offered = env.metadata.get("render_modes", ())
         mode = next((m for m in MODES if m in offered), None)
         if mode is None:
@@ -38,7 +38,7 @@ def rendering_env(data: RolloutDataModule) -> gymnasium.Env:
             f"The environment's render_mode is {mode!r}; --render shows {' or '.join(MODES)}. Leave it out."
         )
     data.eval_env_kwargs = {**eval_env_kwargs, "render_mode": mode}
-    return data.env_maker("predict")()
+    return data.make_env("predict")
 
 
 class Renderer:

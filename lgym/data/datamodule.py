@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
 import lightning as L
-import numpy as np
 from torch.utils.data import DataLoader
 
 from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import stages, validation
-from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, warm_up_episodes
+from lgym.data.dataset import RolloutDataset, loader, warm_up_episodes
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.conversation import History
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.data.prompts.prompt_builder import PromptBuilder
-from lgym.data.rollout.collector import Collector
-from lgym.data.seeds import Purpose, stream
-from lgym.data.sharding import rank_state, shard_range
+from lgym.data.rollout.training_play import TrainingPlay
+from lgym.data.sharding import rank_state
 from lgym.envs.make import EnvWrapper, portable
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.rollout import Prompt
 from lgym.types import Episode, Learner
-
-RUN_STREAMS: tuple[Purpose, ...] = ("actions", "order")
-"""The random streams of training that a checkpoint keeps."""
 
 
 class RolloutDataModule(L.LightningDataModule):
@@ -69,51 +65,46 @@ class RolloutDataModule(L.LightningDataModule):
         Args:
             env: id of a Gymnasium environment, such as Blackjack-v1; `package:Env-v0` imports the package
                 first.
-            agent: the words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any.
+            agent: words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any.
             env_kwargs: keyword arguments of the environment's constructor.
-            eval_env_kwargs: the same where validate, test and predict differ, such as games kept apart.
-            test_env_kwargs: the same where test differs from validate, such as games that no choice was made
+            eval_env_kwargs: those in which validate, test and predict differ, such as games kept apart.
+            test_env_kwargs: those in which test differs from validate, such as games that no choice was made
                 by.
-            wrappers: gymnasium.Wrapper classes by class_path, such as gymnasium.wrappers.ClipReward; the last
-                is outermost.
+            wrappers: gymnasium wrappers by class_path, such as gymnasium.wrappers.ClipReward; the last is
+                outermost.
             max_episode_steps: turns after which an episode is truncated; null takes the environment's own
                 limit.
             num_envs: environments played together.
-            subprocess_envs: run each environment in a process of its own: for environments that are slow, or
-                that may crash or hang. A process that does is replaced, and its episode dropped and begun
-                anew.
-            env_timeout: seconds after which a process that has not answered hangs; also its first answer, for
-                which it makes the environment.
+            subprocess_envs: run each environment in a process of its own: for those that are slow, or that
+                may crash or hang. A process that does is replaced, and its episode dropped and begun anew.
+            env_timeout: seconds after which a process that has not answered hangs; it makes its environment
+                in them.
             episodes_per_rollout: whole episodes played between two updates. Give this or turns_per_rollout.
             turns_per_rollout: turns played between two updates, over all environments; a multiple of
                 num_envs. Episodes continue in the next rollout.
             update_epochs: passes over each rollout.
             minibatch_size: distinct prompts in a minibatch, with every turn that was played from them; of a
-                text-generating policy, distinct responses to them, with every turn that gave them.
-            group_size: episodes in a row that start from the same reset seed in training, which grouped
-                estimators (GRPO) compare. A divisor of episodes_per_rollout.
+                text-generating policy, distinct responses, with every turn that gave them.
+            group_size: episodes in a row from one reset seed in training, which grouped estimators (GRPO)
+                compare. A divisor of episodes_per_rollout.
             dynamic_sampling_groups: the most groups that a rollout plays beside its own, one for each whose
                 returns were all the same (DAPO).
-            history: how many earlier turns of its episode a prompt shows: 0 for none, a number, or `full`. Of
+            history: earlier turns of its episode that a prompt shows: 0 for none, a number, or `full`. Of
                 more than the model's context takes, the older half is left out at once.
             max_observation_tokens: limit of one observation; the middle of a longer one is left out, and
                 counted. Null is as many as the model's context leaves beside the system prompt.
-            working_memory: shows the last turns of the episode above each observation, as the agent's
-                `summarize` and `render_memory` word them: lgym.memory.WorkingMemory.
+            working_memory: shows the last turns of the episode above each observation:
+                lgym.memory.WorkingMemory.
             episodic_memory: stores the turns of training's episodes, and shows those that are like the
                 observation: lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing.
             demonstrations: turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
-                lgym.data.ExpertDemonstrations. The model's `sft` has their weight. They have no history and
-                no memories.
-            self_imitation: supervised learning from the run's own best episodes, with the memories that they
-                were
-                shown: lgym.data.BestEpisodeBuffer; needs episodes_per_rollout.
+                lgym.data.ExpertDemonstrations. The model's `sft` has their weight.
+            self_imitation: supervised learning from the run's own best episodes: lgym.data.BestEpisodeBuffer.
             sft_batch_size: demonstrated turns beside each minibatch.
-            eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict
-                writes as many.
+            eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict as
+                many.
             log_episodes_per_rollout: episodes of a rollout whose text goes to TensorBoard.
-            seed: of everything random on this side: reset seeds, no two stages' the same, sampled actions,
-                the order of minibatches.
+            seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
         """
         super().__init__()
         self.env = env
@@ -146,8 +137,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.prefetched_observations: Sequence[Any] = ()
         self.agents = stages.agents_of(self)
         self._offers_candidates = stages.bind_agents(self)
-        self._rngs: dict[str, np.random.Generator] = {}  # by their purpose
-        self._collector: Collector | None = None
+        self._play: TrainingPlay | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
@@ -166,21 +156,13 @@ class RolloutDataModule(L.LightningDataModule):
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self.make_env)
 
-    def make_env(self) -> gymnasium.Env:
-        """An environment as training plays it."""
-        return self.env_maker("fit")()
-
-    def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
-        """A function that makes an environment as a stage plays it: fit, validate, test or predict."""
-        return stages.env_maker(self, stage)
-
-    def agent_of(self, stage: str) -> TextAgent:
-        """The words of the environment as that stage plays it."""
-        return self.agents[stage]
+    def make_env(self, stage: str = "fit") -> gymnasium.Env:
+        """An environment as a stage plays it: fit, validate, test or predict."""
+        return stages.env_maker(self, stage)()
 
     def memory_prompt(self, stage: str = "fit") -> MemoryPrompt:
         """The memories as one environment's agent reads them."""
-        return MemoryPrompt(self.agent_of(stage), self.working_memory, self.episodic_memory)
+        return MemoryPrompt(self.agents[stage], self.working_memory, self.episodic_memory)
 
     def _sft_sampler(self) -> SFTSampler | None:
         if not self.demonstrations and self.self_imitation is None:
@@ -199,7 +181,17 @@ class RolloutDataModule(L.LightningDataModule):
     @property
     def transcripts(self) -> Sequence[Episode]:
         """The kept episodes of the rollout played last."""
-        return self._collector.transcripts if self._collector is not None else ()
+        return self._play.collector.transcripts if self._play is not None else ()
+
+    def episode_prompts(self, stage: str) -> EpisodePrompts:
+        """The prompts of one environment, as a stage plays it."""
+        return EpisodePrompts(
+            self.agents[stage],
+            self.prompt_builder(stage),
+            scores_candidates=self.learner.policy.scores_candidates,
+            history=self.history,
+            memory=self.memory_prompt(stage),
+        )
 
     def prompts(self, observations: Iterable[Any]) -> list[Prompt]:
         """The prompt of each of these observations, if it came first in an episode."""
@@ -212,24 +204,19 @@ class RolloutDataModule(L.LightningDataModule):
             for observation in observations
         ]
 
-    def prefetched(self) -> list[Prompt]:
-        """The prompts that the policy computes ahead of every rollout and evaluation:
-        `prefetched_observations`."""
-        return self.prompts(self.prefetched_observations)
-
     def train_dataloader(self) -> DataLoader:
         """Minibatches of one rollout, which is played each time the loader is iterated."""
-        collector = self._training_collector()
+        play = self._training_play()
         self._dataset = RolloutDataset(
             self.learner,
-            collector,
-            self._rngs["actions"],
-            self._rngs["order"],
+            play.collector,
+            play.rngs["actions"],
+            play.rngs["order"],
             episodes=self.episodes_per_rollout,
             turns=self.turns_per_rollout,
             update_epochs=self.update_epochs,
             minibatch_size=self.minibatch_size,
-            progress=self._progress,
+            progress=self.show_progress,
             sft_sampler=self._sft_sampler(),
             warm_up_episodes=warm_up_episodes(self.num_envs, self.group_size, self.episodes_per_rollout),
             rollouts=self._rollouts_before,
@@ -239,40 +226,42 @@ class RolloutDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return [self._evaluation("validate", greedy=greedy) for greedy in (True, False)]
+        return [stages.evaluation_loader(self, "validate", greedy=greedy) for greedy in (True, False)]
 
     def test_dataloader(self) -> list[DataLoader]:
         """The same as `val_dataloader`, with other episodes."""
-        return [self._evaluation("test", greedy=greedy) for greedy in (True, False)]
+        return [stages.evaluation_loader(self, "test", greedy=greedy) for greedy in (True, False)]
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
-        return self._evaluation("predict", self.eval_episodes, lambda c, rollout: c.transcripts)
+        return stages.evaluation_loader(
+            self, "predict", outcome=lambda collector, rollout: collector.transcripts
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Random states, every environment's episode and the memories; plain numbers and texts."""
-        if self._collector is None:
+        if self._play is None:
             return {}
-        rngs = {purpose: rng.bit_generator.state for purpose, rng in self._rngs.items()}
-        ranks = distributed.all_gather_object({"rng": rngs, "collector": self._collector.state_dict()})
+        ranks = distributed.all_gather_object(self._play.state_dict())
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
-        state: dict[str, Any] = {"ranks": ranks, "rollouts": played}
-        if self.self_imitation is not None:
-            state["self_imitation"] = self.self_imitation.state_dict()
-        if self.episodic_memory is not None:
-            state["episodic_memory"] = self.episodic_memory.state_dict()
-        return state
+        memories = {name: memory.state_dict() for name, memory in self._memories().items()}
+        return {"ranks": ranks, "rollouts": played, **memories}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
-        if self.episodic_memory is not None and "episodic_memory" in state_dict:
-            self.episodic_memory.load_state_dict(state_dict["episodic_memory"])
+        for name, memory in self._memories().items():
+            if name in state_dict:
+                memory.load_state_dict(state_dict[name])
+
+    def _memories(self) -> dict[str, Any]:
+        memories = {"self_imitation": self.self_imitation, "episodic_memory": self.episodic_memory}
+        return {name: memory for name, memory in memories.items() if memory is not None}
 
     def teardown(self, stage: str) -> None:
-        if self._collector is not None and stage == "fit":
-            self._collector.close()
-            self._collector = None
+        if self._play is not None and stage == "fit":
+            self._play.collector.close()
+            self._play = None
 
     def on_exception(self, exception: BaseException) -> None:
         self.teardown("fit")
@@ -283,46 +272,28 @@ class RolloutDataModule(L.LightningDataModule):
         assert self.trainer is not None
         return self.trainer.lightning_module  # type: ignore[return-value]
 
-    def _progress(self, done: int, total: int) -> None:
+    def show_progress(self, done: int, total: int) -> None:
+        """Show how many episodes or turns have been played."""
         bar: Any = self.trainer.progress_bar_callback if self.trainer is not None else None
         if hasattr(bar, "on_play"):
             bar.on_play(done, total)
 
-    def _training_collector(self) -> Collector:
-        """The collector of training, made when first needed: by then a checkpoint's state has been
-        restored."""
-        if self._collector is None:
-            for purpose in RUN_STREAMS:
-                source = stream(self.seed, "fit", purpose, distributed.rank())
-                self._rngs[purpose] = np.random.default_rng(source)
-            self._collector = stages.make_collector(self, self.learner, "fit", self.log_episodes_per_rollout)
+    def _training_play(self) -> TrainingPlay:
+        """The environments of training, made when first needed: by then a checkpoint has been restored."""
+        if self._play is None:
+            self._play = TrainingPlay(
+                self.seed, stages.make_collector(self, "fit", self.log_episodes_per_rollout)
+            )
             if self._restored is not None:
-                if (own := rank_state(self._restored["ranks"])) is not None:
-                    for purpose, rng in self._rngs.items():
-                        rng.bit_generator.state = own["rng"][purpose]
-                    self._collector.load_state_dict(own["collector"])
                 self._rollouts_before = self._restored["rollouts"]
-                if self.self_imitation is not None and "self_imitation" in self._restored:
-                    self.self_imitation.load_state_dict(self._restored["self_imitation"])
-        return self._collector
+                if (state := rank_state(self._restored["ranks"])) is not None:
+                    self._play.load_state_dict(state)
+        return self._play
 
     def prompt_builder(self, stage: str) -> PromptBuilder:
         """The prompt builder of a stage, made when first needed: the tokenizer comes with the model."""
-        agent, learner = self.agent_of(stage), self.learner
+        agent, learner = self.agents[stage], self.learner
         if id(agent) not in self._builders:
             limits = learner.context_length, self.max_observation_tokens
             self._builders[id(agent)] = PromptBuilder(learner.tokenizer, agent.system_prompt, *limits)
         return self._builders[id(agent)]
-
-    def _evaluation(
-        self, stage: str, kept: int = 0, outcome: Any = None, *, greedy: bool = False
-    ) -> DataLoader:
-        dataset = EvaluationDataset(
-            self.learner,
-            lambda: stages.make_collector(self, self.learner, stage, kept),
-            seed=None if greedy else stream(self.seed, stage, "actions", distributed.rank()),
-            episodes=shard_range(self.eval_episodes)[1],
-            progress=self._progress,
-            outcome=outcome,
-        )
-        return loader(dataset)

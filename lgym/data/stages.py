@@ -9,19 +9,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from torch.utils.data import DataLoader
 
 from lgym import distributed
 from lgym.agents import TextAgent
 from lgym.data import validation
-from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.dataset import EvaluationDataset, loader
 from lgym.data.prompts.memory_prompt import summary
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.seeds import first_reset_seed
+from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import shard_range, store_from_all_ranks
 from lgym.envs.make import make_env
 from lgym.envs.workers import worker_envs
-from lgym.types import Learner
+from lgym.rollout import Prompt
 
 if TYPE_CHECKING:
     from lgym.data.datamodule import RolloutDataModule
@@ -59,27 +60,24 @@ def _bind(data: RolloutDataModule, stage: str) -> bool:
     return validation.offers_candidates(agent, env, data.seed)
 
 
-def make_collector(data: RolloutDataModule, learner: Learner, stage: str, kept_transcripts: int) -> Collector:
+def make_collector(data: RolloutDataModule, stage: str, kept_transcripts: int) -> Collector:
     """The environments of a stage, with their reset seeds, in this process of the run."""
-    agent, builder, make = data.agents[stage], data.prompt_builder(stage), env_maker(data, stage)
+    make = env_maker(data, stage)
     first_episode, episodes = shard_range(data.eval_episodes)
     count = data.num_envs if stage == "fit" else min(data.num_envs, episodes)
     envs = (
         worker_envs(make, count, data.env_timeout) if data.subprocess_envs else [make() for _ in range(count)]
     )
-    settings: dict[str, Any] = {
-        "scores_candidates": learner.policy.scores_candidates,
-        "history": data.history,
-    }
-    runners = [
-        EnvRunner(env, EpisodePrompts(agent, builder, memory=data.memory_prompt(stage), **settings))
-        for env in envs
-    ]
+    runners = [EnvRunner(env, data.episode_prompts(stage)) for env in envs]
+
+    def prefetched() -> list[Prompt]:
+        return data.prompts(data.prefetched_observations)
+
     if stage != "fit":  # the same episodes, however many processes share them
         seed = first_reset_seed(data.seed, stage) + first_episode
-        return Collector(runners, seed, kept_transcripts, prefetched=data.prefetched)
+        return Collector(runners, seed, kept_transcripts, prefetched=prefetched)
     memory = data.episodic_memory
-    store = None if memory is None else partial(memory.store, summarize=partial(summary, agent))
+    store = None if memory is None else partial(memory.store, summarize=partial(summary, data.agents[stage]))
     return Collector(
         runners,
         first_reset_seed(data.seed, stage, distributed.rank(), distributed.world_size()),
@@ -87,5 +85,20 @@ def make_collector(data: RolloutDataModule, learner: Learner, stage: str, kept_t
         group_size=data.group_size,
         remember=store_from_all_ranks(store),
         dynamic_sampling_groups=data.dynamic_sampling_groups,
-        prefetched=data.prefetched,
+        prefetched=prefetched,
     )
+
+
+def evaluation_loader(
+    data: RolloutDataModule, stage: str, *, greedy: bool = False, outcome: Any = None
+) -> DataLoader:
+    """The episodes of an evaluation, sampled or greedy; `outcome` says what they come to, by default statistics."""
+    dataset = EvaluationDataset(
+        data.learner,
+        lambda: make_collector(data, stage, 0 if outcome is None else data.eval_episodes),
+        seed=None if greedy else stream(data.seed, stage, "actions", distributed.rank()),
+        episodes=shard_range(data.eval_episodes)[1],
+        progress=data.show_progress,
+        outcome=outcome,
+    )
+    return loader(dataset)

@@ -12,7 +12,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from lgym.data.chat import PromptBuilder
 from tokenizers import normalizers
 
 from helpers import letters, tiny
@@ -21,6 +20,7 @@ from helpers.runs import lgym
 from lgym.cli.check.findings import history_findings, parse_findings, returns_findings, seed_findings
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import Trial, estimate
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.terminal import format_tokens
 
 LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}

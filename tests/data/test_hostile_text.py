@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from helpers import tiny
 from helpers.templates import TEMPLATES
-from lgym.data.chat import ContextBuilder
-from lgym.data.conversation import Conversation
+from lgym.data.prompts.conversation import Conversation
+from lgym.data.prompts.prompt_builder import ContextBuilder
 from lgym.models.registry import converted_folder
 from lgym.plain_text import LEFT_OUT, MARK, UNREADABLE, PlainText, shortened
 from lgym.policies import GenerationPolicy

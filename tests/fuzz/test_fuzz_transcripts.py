@@ -150,7 +150,7 @@ def test_what_is_recorded_is_what_was_fed_and_what_training_computes(
         Slot(gymnasium.make("Echo-v0", turns=3), agent, builder, chooses=policy.chooses, history=history)
         for _ in range(num_envs)
     ]
-    with llm.fixed():
+    with llm.frozen_weights():
         rollout = Collector(slots, seed).play(policy, np.random.default_rng(seed), episodes=num_envs)
     for reply in rollout.replies:
         assert len(reply.mask) == len(reply.logprobs) == len(reply.ids) >= 1
@@ -171,9 +171,9 @@ def test_what_is_recorded_is_what_was_fed_and_what_training_computes(
         choices=[reply.choice for reply in replies],
     )
     with torch.no_grad():
-        llm.share = False
+        llm.share_prefixes = False
         likely = policy.likelihoods(batch).logprobs
-        llm.share = True
+        llm.share_prefixes = True
     recorded = torch.zeros(batch.mask.shape)
     for row, reply in zip(recorded, replies, strict=True):
         row[: len(reply.ids)] = torch.tensor(reply.logprobs)

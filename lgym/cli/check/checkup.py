@@ -21,7 +21,7 @@ from lgym.cli.check.findings import (
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import count_tokens, estimate, try_out
 from lgym.data import RolloutDataModule
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say
@@ -106,42 +106,42 @@ class Checkup:
         data, module = self.data, self.module
         module.setup("fit")  # refuses what a run would refuse
         data.setup("fit")
-        builder = data.context_builder("fit")
+        builder = data.prompt_builder("fit")
         limited = data.max_observation_tokens is not None
-        self.findings += observation_findings(builder, self.random, chooses=module.chooses, limited=limited)
-        if not module.speaks and self._check_history(builder, [self.random.longest]):
+        self.findings += observation_findings(builder, self.random, chooses=module.policy.scores_candidates, limited=limited)
+        if not module.policy.generates_text and self._check_history(builder, [self.random.longest]):
             say("  No rollout is tried until this is mended.")
             return
         trial = try_out(data, module, self.random)
         rollout, cut = trial.rollout, trial.cut
         self.record |= report.show_policy(trial, data.agent, module.tokenizer)
         self.record["episode"] = asdict(trial.episodes[0])
-        if module.speaks:
-            longest = max((reply.text for reply in rollout.replies), key=len)
+        if module.policy.generates_text:
+            longest = max((response.text for response in rollout.responses), key=len)
             played = [
                 [(t.observation_text, t.response_text) for t in episode.turns] for episode in trial.episodes
             ]
             self._check_history(builder, [[(text, longest) for text, _ in self.random.longest], *played])
         scores = {"this model, sampled": score(trial.returns), "played at random": score(self.random.returns)}
-        self.record["scores"] = {**scores, **data.agent.baselines()}
+        self.record["scores"] = {**scores, **data.agent.reference_returns()}
         report.show_scores(self.record["scores"], cut)
         self.findings += returns_findings([*self.random.returns, *(trial.returns if cut is None else ())])
-        rate = None if module.chooses else trial.parse_rate
+        rate = None if module.policy.scores_candidates else trial.parse_rate
         counts = count_tokens(rollout, module.context_length)
-        whole = estimate(data, trial, self.random, speaks=module.speaks)
+        whole = estimate(data, trial, self.random, generates_text=module.policy.generates_text)
         report.show_costs(data, trial, counts, whole, rate)
         self.record |= {"parse_rate": rate, "tokens": counts, "rollout": whole}
         if rate is not None:
             self.findings += parse_findings(
-                rate, [reply.text for reply in rollout.replies], imitates=module.imitates
+                rate, [response.text for response in rollout.responses], imitates=module.uses_sft
             )
 
-    def _check_history(self, builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
+    def _check_history(self, builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
         data, module = self.data, self.module
         if data.history == 0:
             return False
         candidates = (
-            {text for _, texts in self.random.questions for text in texts} if module.chooses else set()
+            {text for _, texts in self.random.questions for text in texts} if module.policy.scores_candidates else set()
         )
         limit = module.context_length - builder.longest(candidates)
         found = list(history_findings(builder, episodes, data.history, limit))

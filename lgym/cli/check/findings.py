@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lgym.cli.check.random_play import RandomPlay
-from lgym.data.chat import ContextBuilder
+from lgym.data.prompts.prompt_builder import ContextBuilder
 
 MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 MAX_QUESTIONS = 2000  # of random play that are tried as prompts

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from lgym.agents.base import TextAgent
-from lgym.data.questions import action_of, offered
+from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.seeds import stream
 
 MAX_SECONDS = 4.0  # of random play

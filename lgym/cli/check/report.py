@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lgym.agents.base import TextAgent
-from lgym.batch import Context, Reply
 from lgym.cli.check.findings import Finding
 from lgym.cli.check.random_play import RandomPlay
 from lgym.cli.check.trial import Trial
 from lgym.data import RolloutDataModule
+from lgym.rollout import Prompt, Response
 from lgym.terminal import (
     escape_control_chars,
     format_tokens,
@@ -43,36 +43,36 @@ def show_environment(data: RolloutDataModule, play: RandomPlay, *, seed_honored:
 def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any]:
     """Prints a prompt, the policy's answers to it and an episode; returns the prompt and the answers."""
     rollout, episode = trial.rollout, trial.episodes[0]
-    first = int(rollout.context_ids[0, 0])
-    context = rollout.contexts[first]
+    responses = rollout.turn_responses()
+    prompt = rollout.turn_prompts()[0]
     marks = "shades" if use_color() else "│"
     _heading(
-        f"A prompt, {len(context.prompt_ids)} tokens ({marks} between tokens; nothing of it is the policy's)"
+        f"A prompt, {len(prompt.token_ids)} tokens ({marks} between tokens; nothing of it is the policy's)"
     )
-    say(format_tokens(tokenizer.decode([token]) for token in context.prompt_ids))
+    say(format_tokens(tokenizer.decode([token]) for token in prompt.token_ids))
     answers: dict[str, Any]
-    if rollout.candidate_logprobs is not None:
-        probabilities = rollout.candidate_logprobs[first, : len(context.candidates)].exp().tolist()
-        answers = {"candidates": dict(zip(context.candidates, probabilities, strict=True))}
-        _show_candidates(context, answers["candidates"], float(rollout.context_values[first]), tokenizer)
+    if responses[0].candidate_logprobs:
+        probabilities = map(math.exp, responses[0].candidate_logprobs)
+        answers = {"candidates": dict(zip(prompt.candidates, probabilities, strict=True))}
+        _show_candidates(prompt, answers["candidates"], float(rollout.values[0, 0]), tokenizer)
     else:
-        answers = {"replies": _show_replies(rollout.replies[:MAX_REPLIES], agent, tokenizer)}
+        answers = {"replies": _show_replies(responses[:MAX_REPLIES], agent, tokenizer)}
     _heading(f"An episode (seed {episode.seed})")
     for turn in episode.turns[:MAX_TURNS]:
         say("  " + format_turn(turn).replace("\n", "\n  "))
     if len(episode.turns) > MAX_TURNS:
         say(f"  and {len(episode.turns) - MAX_TURNS} more turns")
     say(f"  return {episode.episode_return:+g}")
-    return {"prompt": tokenizer.decode(list(context.prompt_ids)), **answers}
+    return {"prompt": tokenizer.decode(list(prompt.token_ids)), **answers}
 
 
-def _show_candidates(context: Context, chances: Mapping[str, float], value: float, tokenizer: Any) -> None:
+def _show_candidates(prompt: Prompt, chances: Mapping[str, float], value: float, tokenizer: Any) -> None:
     """Prints the likeliest candidates with their probabilities and tokens, in the agent's order."""
     _heading(f"What the policy makes of its candidates now ({len(chances)})")
     likeliest = sorted(chances, key=lambda text: -chances[text])[:MAX_CANDIDATES]
     shown = {
         text: ids
-        for text, ids in zip(context.candidates, context.candidate_ids, strict=True)
+        for text, ids in zip(prompt.candidates, prompt.candidate_ids, strict=True)
         if text in likeliest
     }
     for line, ids in zip(
@@ -85,7 +85,7 @@ def _show_candidates(context: Context, chances: Mapping[str, float], value: floa
         say(f"  state value {value:+.3f}")
 
 
-def _show_replies(replies: Sequence[Reply], agent: TextAgent, tokenizer: Any) -> list[dict[str, str]]:
+def _show_replies(replies: Sequence[Response], agent: TextAgent, tokenizer: Any) -> list[dict[str, str]]:
     _heading(f"Replies, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
     read = []
     for reply in replies:
@@ -94,8 +94,8 @@ def _show_replies(replies: Sequence[Reply], agent: TextAgent, tokenizer: Any) ->
             f"the action {parsed.action!r}" if parsed.ok else f"no action: {one_line(parsed.reason)[:200]}"
         )
         read.append({"text": reply.text, "read": "ends with its choice" if reply.choice >= 0 else action})
-        say(format_tokens([tokenizer.decode([token]) for token in reply.ids], chosen=reply.mask))
-        say(f"  → {read[-1]['read']}{'' if reply.ended else '; cut off at the limit'}")
+        say(format_tokens([tokenizer.decode([token]) for token in reply.token_ids], chosen=reply.action_mask))
+        say(f"  → {read[-1]['read']}{'' if reply.finished else '; cut off at the limit'}")
     return read
 
 
@@ -153,8 +153,8 @@ def show_costs(
     if whole["memory_bytes"] > trial.moment_bytes:
         say(f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most")
     say(
-        f"  measured: {int(played.mask.sum())} turns with {len(played.contexts)} distinct prompts in "
-        f"{played.play_seconds:.1f} s, one minibatch of {trial.step_size} "
+        f"  measured: {int(played.mask.sum())} turns with {len(played.prompts)} distinct prompts in "
+        f"{played.seconds:.1f} s, one minibatch of {trial.step_size} "
         f"{'turns' if trial.by_reply else 'prompts'} in {trial.step_seconds:.1f} s, "
         f"{trial.step_bytes / 1e9:.1f} GB; the rest is extrapolated, and rather too much: a whole rollout "
         "shares more"

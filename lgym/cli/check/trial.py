@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from lgym.batch import Rollout
 from lgym.cli.check.random_play import RandomPlay
 from lgym.data import RolloutDataModule
 from lgym.models.limits import kv_bytes_per_token
-from lgym.models.packing import common_prefix_length
+from lgym.models.prefix_sharing.packing import common_prefix_length
 from lgym.modules import PolicyLearner
+from lgym.rollout import Rollout
 from lgym.types import Episode
 
 SHARED_TURNS = 128  # of a small rollout, where prompts recur and are computed once
@@ -73,7 +73,7 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     small, cut = _shrink(data, module, play)
     dataset: Any = small.train_dataloader().dataset
     started = time.perf_counter()
-    with closing(dataset.collector) as collector, module.acting() as policy:
+    with closing(dataset.collector) as collector, module.inference() as policy:
         play_more = partial(collector.play, policy, dataset.action_rng, episodes=small.episodes_per_rollout)
         rollout = play_more()
         episodes = list(collector.transcripts)
@@ -81,11 +81,10 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
         while _num_turns(played) < SCORE_TURNS and time.perf_counter() - started < SCORE_SECONDS:
             played.append(play_more())
     play_bytes = peak_bytes(module.device)
-    batch = module.prepare(rollout)
-    order = torch.randperm(len(batch.bundles), generator=torch.Generator().manual_seed(0)).tolist()
+    batch, _ = module.prepare(rollout)
+    order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
     minibatch = next(batch.minibatches(small.minibatch_size, order)).to(module.device)
     step_seconds = _time_step(module, minibatch)
-    by_reply = bool(getattr(batch, "by_reply", False))
     return Trial(
         rollout,
         episodes,
@@ -93,8 +92,8 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
         sum(int(part.parsed[part.mask].sum()) for part in played) / _num_turns(played),
         cut,
         step_seconds,
-        len(minibatch) if by_reply else len(minibatch.contexts),
-        by_reply,
+        len(minibatch.prompts) if batch.by_prompt else len(minibatch),
+        not batch.by_prompt,
         play_bytes,
         peak_bytes(module.device),
         2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
@@ -106,12 +105,12 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
 def _kv_bytes(module: PolicyLearner, rollout: Rollout, *, kept: bool) -> tuple[float, float]:
     """Bytes of the keys and values of a prompt with its candidates or reply, and the bound of all that are
     held."""
-    if not (module.speaks or kept):
+    if not (module.policy.generates_text or kept):
         return 0.0, math.inf
     llm: Any = module.policy.llm
     dtype = llm.causal_lm.get_input_embeddings().weight.dtype
     per_token = kv_bytes_per_token(llm.causal_lm.config.get_text_config(), dtype)
-    prompt_length = fmean(len(context.prompt_ids) for context in rollout.contexts)
+    prompt_length = fmean(len(prompt.token_ids) for prompt in rollout.prompts)
     bound = math.inf if kept else float(getattr(module.policy, "kv_cache_tokens", math.inf))
     return per_token * (prompt_length + module.policy.max_new_tokens), per_token * bound
 
@@ -122,7 +121,7 @@ def _shrink(
     """A copy of `data` with rollouts of a few episodes, and the turns after which these are now cut, if they
     are."""
     small = copy.copy(data)
-    budget = SEPARATE_TURNS if module.speaks or data.history != 0 else SHARED_TURNS
+    budget = SEPARATE_TURNS if module.policy.generates_text or data.history != 0 else SHARED_TURNS
     length = fmean(play.lengths) if play.lengths else len(play.longest)
     groups = max(1 if data.group_size > 3 else 4, int(budget / length) // data.group_size)
     if data.episodes_per_rollout is not None:
@@ -169,43 +168,38 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
-    """Tokens of a rollout's prompts and answers; an answer is a reply, or the chosen candidate."""
-    acted_on = [rollout.contexts[i] for i in rollout.context_ids[rollout.mask].unique().tolist()]
-    lengths = [len(context.prompt_ids) for context in acted_on]
-    answers = [len(reply.ids) for reply in rollout.replies]
-    if not rollout.replies:
-        pairs = zip(
-            rollout.context_ids[rollout.mask].tolist(), rollout.choices[rollout.mask].tolist(), strict=True
-        )
-        answers = [len(rollout.contexts[context].candidate_ids[choice]) for context, choice in pairs]
+    """Tokens of a rollout's prompts and answers; an answer is a text, or the chosen candidate."""
+    acted_on = [rollout.prompts[i] for i in rollout.prompt_index[rollout.mask].unique().tolist()]
+    lengths = [len(prompt.token_ids) for prompt in acted_on]
+    responses = rollout.turn_responses()
     return {
         "prompt_mean": sum(lengths) / len(lengths),
         "prompt_most": max(lengths),
-        "shared": common_prefix_length([context.prompt_ids for context in acted_on]),
-        "reply_mean": sum(answers) / len(answers),
+        "shared": common_prefix_length([prompt.token_ids for prompt in acted_on]),
+        "reply_mean": fmean(len(response.token_ids) for response in responses),
         "distinct_prompts": len(acted_on),
         "turns": int(rollout.mask.sum()),
         "context_length": context_length,
-        "cut_replies": sum(not reply.ended for reply in rollout.replies) / max(1, len(rollout.replies)),
+        "cut_replies": fmean(not response.finished for response in responses),
     }
 
 
-def estimate(data: RolloutDataModule, trial: Trial, play: RandomPlay, *, speaks: bool) -> dict[str, float]:
+def estimate(data: RolloutDataModule, trial: Trial, play: RandomPlay, *, generates_text: bool) -> dict[str, float]:
     """Extrapolates a whole rollout's turns, time and memory.
 
-    Time to play grows with turns if the policy speaks, and else with distinct prompts, beside which the
+    Time to play grows with turns if the policy generates text, and else with distinct prompts, beside which the
     environments' own time grows with turns. Time to learn grows with the unit that a minibatch is counted in.
     """
     rollout = trial.rollout
     lengths = rollout.episode_lengths.tolist() if trial.cut is None else play.lengths or [len(play.longest)]
     turns = float(data.turns_per_rollout or (data.episodes_per_rollout or 0) * fmean(lengths))
     played = int(rollout.mask.sum())
-    distinct = max(play.distinct_after(turns), float(len(rollout.contexts)) if turns >= played else 1.0)
+    distinct = max(play.distinct_after(turns), float(len(rollout.prompts)) if turns >= played else 1.0)
     distinct = min(distinct, turns)
-    if speaks:
-        play_seconds = rollout.play_seconds / played * turns
+    if generates_text:
+        play_seconds = rollout.seconds / played * turns
     else:
-        play_seconds = rollout.play_seconds / len(rollout.contexts) * distinct
+        play_seconds = rollout.seconds / len(rollout.prompts) * distinct
         play_seconds += play.seconds / len(play.distinct) * turns
     units = turns if trial.by_reply else distinct
     size = min(float(data.minibatch_size), units)

@@ -137,7 +137,7 @@ def play(llm, policy, template, history, episodes, num_envs=10):
     builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 1500)
     make = lambda: gymnasium.make("Echo-v0", turns=4)  # noqa: E731
     slots = [Slot(make(), agent, builder, chooses=policy.chooses, history=history) for _ in range(num_envs)]
-    with llm.fixed():
+    with llm.frozen_weights():
         return Collector(slots, 5).play(policy, np.random.default_rng(0), episodes=episodes)
 
 
@@ -243,7 +243,7 @@ def test_together_is_as_one_at_a_time(who):
         builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 1500)
         make = lambda: gymnasium.make("Echo-v0", turns=3)  # noqa: E731
         slots = [Slot(make(), agent, builder, chooses=policy.chooses, history="full") for _ in range(num_envs)]
-        with llm.fixed():
+        with llm.frozen_weights():
             rollout = Collector(slots, 5).play(policy, None, episodes=7)
         outcomes.append({r.ids: r.logprobs for r in rollout.replies})
     assert outcomes[0].keys() == outcomes[1].keys()
@@ -260,7 +260,7 @@ def test_playing_an_episode_costs_its_length(turns):
     builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 2048 - 5)
     slots = [Slot(gymnasium.make("Echo-v0", turns=turns), agent, builder, chooses=False, history="full")]
     llm.tokens_computed = 0
-    with llm.fixed():
+    with llm.frozen_weights():
         rollout = Collector(slots, 5).play(policy, np.random.default_rng(0), episodes=1)
     last = rollout.contexts[int(rollout.context_ids[0, -1])]
     whole = len(last.prompt_ids) + len(rollout.replies[-1].ids)
@@ -300,7 +300,7 @@ def test_choosing_through_an_episode_costs_its_length(turns):
     builder = PromptBuilder(llm.tokenizer, agent.system_prompt, 2048)
     slots = [Slot(gymnasium.make("Echo-v0", turns=turns), agent, builder, chooses=True, history="full")]
     llm.tokens_computed = 0
-    with llm.fixed():
+    with llm.frozen_weights():
         rollout = Collector(slots, 5).play(policy, np.random.default_rng(0), episodes=1)
     last = rollout.contexts[int(rollout.context_ids[0, -1])]
     assert llm.tokens_computed == len(last.prompt_ids) + turns * sum(len(word) - 1 for word in echo.WORDS)
