@@ -4,9 +4,7 @@ from lgym.agents import TextAgent
 
 
 class CliffAgent(TextAgent):
-    system_prompt = (
-        "Walk to the goal. If you step off the cliff, you start again. Answer up, right, down or left."
-    )
+    system_prompt = "Walk to the goal. Off the cliff you start again. Answer up, right, down or left."
     actions = ("up", "right", "down", "left")  # in the order of the environment's numbers
 
     def format_observation(self, observation):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lgym.modules import LossConfig, PolicyLearner
+from lgym.modules import PolicyLearner
 from lgym.modules.advantages import Advantages
 from lgym.modules.response_batch import RolloutTurns
 
@@ -15,14 +15,13 @@ class RAFT(PolicyLearner):
 
     compares_groups = True  # the data module then has to play groups
 
-    def __init__(self, margin: float = 0.0, loss: LossConfig = LossConfig(), **kwargs: Any) -> None:  # noqa: B008
+    def __init__(self, margin: float = 0.0, **kwargs: Any) -> None:
         """
         Args:
             margin: an episode counts as one of the best up to this far below the group's highest return.
-            loss: clipping, entropy, divergences and their weights.
-            **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, sft.
+            **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, loss, sft.
         """
-        super().__init__(loss=loss, **kwargs)
+        super().__init__(**kwargs)
         self.margin = margin
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
