@@ -73,29 +73,29 @@ class CollapseDetector:
         Args:
             max_dominant_action: `rollout/dominant_action`: one action for nearly everything. Null where that
                 is right.
-            min_action_information: `rollout/action_information`, as a share of its highest: the same answer
+            min_action_information: `policy/action_state_mi`, as a share of its highest: the same answer
                 to every state. Likewise.
             max_repetition: `rollout/repetition`: replies that go round in circles.
             min_parse_rate: `rollout/parse_rate`, as a share of its highest.
             max_kl: `policy/old_kl`, or its estimate `policy/approx_kl`, nats: one update took the policy this far.
             min_entropy: `policy/entropy`, nats.
-            min_variance_within: `rollout/reward_variance_within`, as a share of its highest.
-            min_variance_across: `rollout/reward_variance_across`, as a share of its highest.
+            min_variance_within: `rollout/return_variance_within`, as a share of its highest.
+            min_variance_across: `rollout/return_variance_across`, as a share of its highest.
             min_explained_variance: `value/explained_variance`.
         """
         criteria = (
             CollapseCriterion("rollout/dominant_action", max_dominant_action, above=True),
-            CollapseCriterion("rollout/action_information", min_action_information, relative=True),
+            CollapseCriterion("policy/action_state_mi", min_action_information, relative=True),
             CollapseCriterion("rollout/repetition", max_repetition, above=True),
             CollapseCriterion("rollout/parse_rate", min_parse_rate, relative=True),
             CollapseCriterion("policy/approx_kl", max_kl, above=True, at_once=True),
             CollapseCriterion("policy/old_kl", max_kl, above=True, at_once=True),
             CollapseCriterion("policy/entropy", min_entropy, with_slump=True),
             CollapseCriterion(
-                "rollout/reward_variance_within", min_variance_within, relative=True, with_slump=True
+                "rollout/return_variance_within", min_variance_within, relative=True, with_slump=True
             ),
             CollapseCriterion(
-                "rollout/reward_variance_across", min_variance_across, relative=True, with_slump=True
+                "rollout/return_variance_across", min_variance_across, relative=True, with_slump=True
             ),
             CollapseCriterion("value/explained_variance", min_explained_variance, with_slump=True),
         )

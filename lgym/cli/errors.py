@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from jsonargparse import ArgumentError
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lgym import ranks
+from lgym import distributed
 from lgym.plain_text import escape_control_chars, truncate_middle
 from lgym.types import LgymError
 
@@ -60,8 +60,8 @@ def errors_as_messages() -> Iterator[None]:
 def _refusal(error: BaseException) -> str | None:
     """The message of a refusal by lgym or Lightning, or of the loss of another process; `None` for other
     errors."""
-    if isinstance(error, RuntimeError) and ranks.is_loss_of_another(error):
-        return PEER_LOST.format(rank=ranks.rank(), error=str(error).splitlines()[0][:200])
+    if isinstance(error, RuntimeError) and distributed.is_peer_failure(error):
+        return PEER_LOST.format(rank=distributed.rank(), error=str(error).splitlines()[0][:200])
     while (
         type(error) is ValueError and error.__cause__ is not None
     ):  # jsonargparse wraps what a constructor raises

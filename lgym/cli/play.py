@@ -177,8 +177,7 @@ def parse_typed_action(agent: TextAgent, candidates: Sequence[str], typed: str) 
     if number is not None:
         return ParsedAction(action_of(agent, candidates[number]))
     parsed = agent.parse(typed)
-    if not parsed.ok or not candidates:
-        return parsed
-    if any(np.array_equal(parsed.action, action_of(agent, text)) for text in candidates):
-        return parsed
-    return ParsedAction.failure(f"{typed!r} is not among what can be done now")
+    possible = [action_of(agent, text) for text in candidates]
+    if parsed.ok and candidates and not any(np.array_equal(parsed.action, action) for action in possible):
+        return ParsedAction.failure(f"{typed!r} is not among what can be done now")
+    return parsed

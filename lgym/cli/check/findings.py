@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lgym.cli.check.random_play import RandomPlay
-from lgym.data.prompts.prompt_builder import ContextBuilder
+from lgym.data.prompts.prompt_builder import PromptBuilder
 
 MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 MAX_QUESTIONS = 2000  # of random play that are tried as prompts
@@ -100,7 +100,7 @@ def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
 
 
 def observation_findings(
-    builder: ContextBuilder, play: RandomPlay, *, chooses: bool, limited: bool
+    builder: PromptBuilder, play: RandomPlay, *, chooses: bool, limited: bool
 ) -> Iterator[Finding]:
     """Observations of random play that do not fit a prompt; `limited` if the user has set a limit.
 
@@ -112,7 +112,7 @@ def observation_findings(
     cut = [
         len(text)
         for text, candidates in tried
-        if builder.context(text, candidates if chooses else ()).shortened
+        if builder.prompt(text, candidates if chooses else ()).shortened
     ]
     if cut:
         limit = "data.max_observation_tokens" if limited else "what the model's context leaves"
@@ -126,7 +126,7 @@ def observation_findings(
 
 
 def history_findings(
-    builder: ContextBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
+    builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
 ) -> Iterator[Finding]:
     """Episodes whose prompts, with all the earlier turns that `history` asks for, exceed `limit` tokens."""
     num_turns, num_cut = 0, 0
@@ -159,7 +159,7 @@ def history_findings(
         )
 
 
-def _turns_over(builder: ContextBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
+def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
     """Indices of the turns whose prompts, of `reach` turns with their own, are over the limit."""
 
     def over(t: int) -> bool:
@@ -169,6 +169,6 @@ def _turns_over(builder: ContextBuilder, episode: Sequence[TurnTexts], reach: in
     return [*range(first, reach), *filter(over, range(reach, len(episode)))]
 
 
-def _prompt_tokens(builder: ContextBuilder, turns: Sequence[TurnTexts]) -> int:
+def _prompt_tokens(builder: PromptBuilder, turns: Sequence[TurnTexts]) -> int:
     shown = [(observation, builder.reply_text(answer)) for observation, answer in turns[:-1]]
     return len(builder.encode(builder.render(shown, turns[-1][0])))

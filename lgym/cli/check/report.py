@@ -89,13 +89,14 @@ def _show_replies(replies: Sequence[Response], agent: TextAgent, tokenizer: Any)
     _heading(f"Replies, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
     read = []
     for reply in replies:
-        parsed = agent.parse(reply.text)
-        action = (
-            f"the action {parsed.action!r}" if parsed.ok else f"no action: {one_line(parsed.reason)[:200]}"
-        )
-        read.append({"text": reply.text, "read": "ends with its choice" if reply.choice >= 0 else action})
+        reading = "ends with its choice"
+        if reply.choice < 0:
+            parsed = agent.parse(reply.text)
+            no_action = f"no action: {one_line(parsed.reason)[:200]}"
+            reading = f"the action {parsed.action!r}" if parsed.ok else no_action
+        read.append({"text": reply.text, "read": reading})
         say(format_tokens([tokenizer.decode([token]) for token in reply.token_ids], chosen=reply.action_mask))
-        say(f"  → {read[-1]['read']}{'' if reply.finished else '; cut off at the limit'}")
+        say(f"  → {reading}{'' if reply.finished else '; cut off at the limit'}")
     return read
 
 
