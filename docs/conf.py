@@ -37,9 +37,11 @@ myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 3
 
 default_role = "code"  # single backticks in docstrings
+autodoc_inherit_docstrings = False
+autoclass_content = "both"  # constructors have the `Args`
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
@@ -48,11 +50,20 @@ PLURAL = re.compile(r"(`[^`]+`)(?=\w)")
 LIST_ITEM = re.compile(r"\s*([-*+]|\d+\.)\s")
 
 
+before_napoleon: dict[str, list[str]] = {}
+
+
+def keep_attribute(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Keep the docstring of an attribute, since napoleon takes what stands before a colon for a type."""
+    if what in ("attribute", "data", "property"):
+        before_napoleon[name] = list(lines)
+
+
 def format_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Turn plain-text docstrings into reStructuredText: formulas and tables become literal blocks, and the
     characters `|`, `*` and a final `_` lose their meaning."""
     paragraphs: list[list[str]] = [[]]
-    for line in lines:
+    for line in before_napoleon.pop(name, lines):
         if line.strip():
             paragraphs[-1].append(line)
         elif paragraphs[-1]:
@@ -82,5 +93,6 @@ def escape(line: str) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Run after napoleon, which has made field lists of `Args`, `Returns` and `Raises`."""
+    """Run around napoleon, which makes field lists of `Args`, `Returns` and `Raises`."""
+    app.connect("autodoc-process-docstring", keep_attribute, priority=100)
     app.connect("autodoc-process-docstring", format_docstring, priority=900)
