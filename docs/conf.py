@@ -44,6 +44,7 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False
 
 SPECIAL = re.compile(r"(`[^`]*`)|([|*])|(?<=\w)(_)(?=\W|$)")
 PLURAL = re.compile(r"(`[^`]+`)(?=\w)")
