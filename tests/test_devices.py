@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from lgym.modules.sharding import require_whole_weights
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 
 from helpers.runs import assert_same_run, checkpoint, scalars
+from lgym.modules.sharded_weights import require_whole_weights
 
 HERE = Path(__file__).parent
 YAML = """
@@ -115,7 +115,7 @@ def test_two_resume_exactly(two, config, tmp_path):
 def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
     """`target_kl`, where nothing pulls back: they take the same decision, and what is skipped moves nothing, also by
     momentum (Lightning has no word for that where there are several)."""
-    apart = "--model.target_kl=1e-6", "--model.old_kl_coef=0", "--model.value_warmup=0"
+    apart = "--model.loss.target_kl=1e-6", "--model.loss.old_kl_coef=0", "--model.critic.value_warmup=0"
     fit(config, tmp_path, "--trainer.devices=2", *apart)
     steps = sum(scalars(tmp_path)["optim/steps"].values())
     state = checkpoint(tmp_path)["optimizer_states"][0]["state"]

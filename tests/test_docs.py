@@ -32,7 +32,7 @@ def test_every_logged_metric_is_in_the_table(tmp_path, model_folder):
     config = ROOT / "configs" / "blackjack.yaml"
     lgym(
         "fit", tmp_path, model_folder, config, **small, trainer__max_epochs=1, trainer__check_val_every_n_epoch=1,
-        trainer__accelerator="cpu", trainer__enable_progress_bar="false", model__init_args__kl_coef=0.1,
+        trainer__accelerator="cpu", trainer__enable_progress_bar="false", model__init_args__loss__kl_coef=0.1,
     )  # fmt: skip
     speaking = tmp_path / "letters.yaml"
     speaking.write_text(LETTERS)

@@ -23,7 +23,7 @@ model:
   init_args:
     llm: {{model: {model}, lora: {{r: 4}}, value_hidden_size: 16}}
     lr_scheduler: {{class_path: torch.optim.lr_scheduler.LinearLR, init_args: {{total_iters: 4}}}}
-    sft_coef: {sft_coef}
+    sft: {{coef: {sft_coef}}}
 data:
   env: helpers.echo:Counting-v0
   agent: helpers.echo.CountingAgent
@@ -40,7 +40,7 @@ model:
   init_args:
     llm: {{model: {model}, lora: {{r: 4}}}}
     policy: {{max_new_tokens: 3}}
-    loss: {{sft_coef: {sft_coef}}}
+    sft: {{coef: {sft_coef}}}
 data:
   env: helpers.letters:Letter-v0
   agent: helpers.letters.LetterAgent

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lgym.data.collector import Collector
 
 from helpers.letters import CONFIG as LETTERS
 from helpers.runs import assert_same, assert_same_run, checkpoint, lgym, scalars
+from lgym.data.rollout.collector import Collector
 from lgym.modules import PPO
 
 COUNTING = {
@@ -67,12 +67,12 @@ def test_grpo_resumes_exactly(tmp_path, model_folder):
 TALK = """
 trainer: {{accelerator: cpu, enable_progress_bar: false, check_val_every_n_epoch: 10}}
 model:
-  class_path: lgym.modules.TextPPO
+  class_path: lgym.modules.PPO
   init_args:
     llm: {{lora: {{r: 4}}, value_hidden_size: 16}}
     policy: {{class_path: lgym.policies.{policy}}}
-    credit: token
-    loss: {loss}
+    advantage_level: token
+    sft: {sft}
 data:
   env: Counting-v0
   max_episode_steps: 4
@@ -99,15 +99,15 @@ SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
 
 @pytest.mark.parametrize("policy", [THINKS, SPEAKS], ids=["thinks", "speaks"])
 @pytest.mark.parametrize(
-    ("data", "loss", "stop"),
-    [(MID_TALK, "{}", 3), (BEST, "{sft_coef: 1.0}", 3), (WARM, "{sft_rollouts: 2}", 1)],
+    ("data", "sft", "stop"),
+    [(MID_TALK, "{}", 3), (BEST, "{coef: 1.0}", 3), (WARM, "{rollouts: 2}", 1)],
     ids=["mid-conversation", "replay", "warm-up"],
 )
-def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, loss, stop):
+def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, sft, stop):
     """Standing in the middle of conversations, after 18 turns, 2 into an episode, every token of them is brought back; the
     best episodes are kept; and a warm start by demonstrations goes on for the rollouts that are left of it."""
     config = tmp_path / "talk.yaml"
-    config.write_text(TALK.format(policy=policy, loss=loss, data=data))
+    config.write_text(TALK.format(policy=policy, sft=sft, data=data))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, config, trainer__max_epochs=4)
     lgym("fit", parts, model_folder, config, trainer__max_epochs=stop)

@@ -69,7 +69,7 @@ def test_checkpoints_are_never_opened_otherwise(failing, run_folder):
 def test_a_checkpoint_does_not_say_which_classes_run(tmp_path, model_folder, run_folder):
     """Lightning takes the class and its arguments from a checkpoint that has saved them."""
     path = tmp_path / "theirs.ckpt"
-    chosen = {"_class_path": "lgym.modules.REINFORCE", "entropy_coef": 3.0}
+    chosen = {"_class_path": "lgym.modules.REINFORCE", "gamma": 0.5}
     torch.save(checkpoint(run_folder) | {"hyper_parameters": chosen}, path)
     lgym("fit", tmp_path, model_folder, ckpt_path=path, trainer__max_epochs=2)
     config = (tmp_path / "version_0" / "config.yaml").read_text()

@@ -1,7 +1,5 @@
 """Action spaces as texts: the names of the actions, and the action that a text names."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -47,8 +45,8 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
 
     Args:
         env: the environment.
-        names: the names of a `Discrete` space's actions, or for each part of a `MultiDiscrete` or `MultiBinary` one the
-            names of its values; `None` takes numbers.
+        names: the names of a `Discrete` space's actions, or for each part of a `MultiDiscrete` or
+            `MultiBinary` one the names of its values; `None` takes numbers.
 
     Raises:
         ValueError: for a space that has no vocabulary, and for names that do not fit it.
@@ -67,13 +65,15 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
     env_name = env.spec.id if env.spec is not None else str(env)
     if isinstance(space, Box):
         raise ConfigError(
-            f"{env_name}'s actions are numbers, {space}, and a language model answers in words. Let it choose between "
+            f"{env_name}'s actions are numbers, {space}, and a language model answers in words. Let it "
+            "choose between "
             f"some of them: 3 levels of each number are {3 ** math.prod(space.shape):,} actions in all, by "
             "data.wrappers: [{class_path: gymnasium.wrappers.DiscretizeAction, init_args: {bins: 3}}]."
         )
     raise ConfigError(
-        f"{env_name}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete space with a "
-        "wrapper of your own (data.wrappers), or write an agent whose extract_action makes them."
+        f"{env_name}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete "
+        "space with a wrapper of your own (data.wrappers), or write an agent whose extract_action makes "
+        "them."
     )
 
 
@@ -104,12 +104,13 @@ class MultiDiscreteActions(ActionVocabulary):
 
     def __init__(self, space: MultiDiscrete | MultiBinary, names: Names | None) -> None:
         self._space = space
-        is_binary = isinstance(space, MultiBinary)
-        sizes = [2] * math.prod(space.shape) if is_binary else np.ravel(space.nvec).tolist()
-        self._start = [0] * len(sizes) if is_binary else np.ravel(space.start).tolist()
+        if isinstance(space, MultiBinary):
+            space = MultiDiscrete(np.full(space.shape, 2))
+        sizes = np.ravel(space.nvec).tolist()
+        self._start = np.ravel(space.start).tolist()
         self.count = math.prod(sizes)
         if names is not None:
-            _require_part_names(names, sizes, space)
+            _require_part_names(names, sizes, self._space)
         self._names = list(map(_numbers, self._start, sizes) if names is None else map(tuple, names))
         choices = "; ".join(f"one of {_listed(part)}" for part in self._names)
         self.answer_format = f"Answer with {len(self._names)} choices, separated by commas: {choices}."
@@ -118,9 +119,7 @@ class MultiDiscreteActions(ActionVocabulary):
         return tuple(map(", ".join, product(*self._names)))
 
     def allowed(self, mask: Any) -> list[bool]:
-        if isinstance(
-            self._space, MultiBinary
-        ):  # Gymnasium's 0 and 1 are the only value allowed, and 2 is either
+        if isinstance(self._space, MultiBinary):  # 0 and 1 are the only value allowed, and 2 is either
             mask = [(part != 1, part != 0) for part in np.ravel(mask).tolist()]
         return [all(parts) for parts in product(*mask)]
 

@@ -1,7 +1,5 @@
 """`TextAgent`: the words of an environment, observations to text and text back to actions."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -17,7 +15,8 @@ FALLBACKS: tuple[str, ...] = get_args(Fallback)
 
 
 class TextAgent(ABC):
-    """The words of one environment. It holds no model and no state: the same observation always reads the same.
+    """The words of one environment. It holds no model and no state: the same observation always reads the
+    same.
 
     An environment whose actions are a `Discrete` space needs a prompt, the actions' names and one method:
 
@@ -29,29 +28,30 @@ class TextAgent(ABC):
                 row, column = divmod(int(observation), 4)
                 return f"Row {row}, column {column}."
 
-    Where the legal actions change from turn to turn, override `candidates`; where actions are not names, override
-    `extract_action`; with no `actions` at all the model answers in free text. Free text is read by `parse`: a JSON
-    response by its `json_key`, other forms by a `pattern`, and whatever else by `extract_action`. The text of memories,
-    if the run has any, is made by `summarize` and `render_memory`.
+    Where the legal actions change from turn to turn, override `candidates`; where actions are not names,
+    override `extract_action`; with no `actions` at all the model answers in free text. Free text is read by
+    `parse`: a JSON response by its `json_key`, other forms by a `pattern`, and whatever else by
+    `extract_action`. The text of memories, if the run has any, is made by `summarize` and `render_memory`.
     """
 
     actions: Sequence[str] = ()
-    """The names of a `Discrete` space's actions, in the order of their numbers from 0; empty where not needed."""
+    """The names of a `Discrete` space's actions, in the order of their numbers from 0; empty where not
+    needed."""
 
     json_key: str | None = "action"
     """The key of the action in a JSON response, such as `{"action": "up"}`; `None` reads no JSON."""
 
     pattern: str | None = None
-    """A regular expression for responses such as `Action: up`: of its last match the group named action, else the first
-    group, else the whole is the action. It sees a response's last 10,000 characters; one that backtracks without end is
-    not stopped."""
+    """A regular expression for responses such as `Action: up`: of its last match the group named action, else
+    the first group, else the whole is the action. It sees a response's last 10,000 characters; one that
+    backtracks without end is not stopped."""
 
     fallback: Fallback = "penalize"
     """The action where none can be parsed from the response:
 
     - penalize: the environment waits, the reward is `penalty`, and the same observation is shown again;
-    - random: any action of the environment's action space; default: `default_action`; repeat: the action before (at the
-      start of an episode, any);
+    - random: any action of the environment's action space; default: `default_action`; repeat: the action
+      before (at the start of an episode, any);
     - end_episode: the reward is `penalty` and the episode is over."""
 
     penalty: float = -1.0
@@ -61,8 +61,8 @@ class TextAgent(ABC):
     """For `fallback = "default"`."""
 
     patience: int = 5
-    """With `penalize`, the parse failures in a row after which the episode is over: terminated, not truncated, since a
-    value for the penalties still to come would grow without bound."""
+    """With `penalize`, the parse failures in a row after which the episode is over: terminated, not
+    truncated, since a value for the penalties still to come would grow without bound."""
 
     @property
     @abstractmethod
@@ -87,7 +87,8 @@ class TextAgent(ABC):
             )
 
     def bind(self, env: gymnasium.Env) -> None:  # noqa: B027 (most agents have nothing to do here)
-        """Read the environment's spaces or settings, which most agents do not need. Called once, before anything else.
+        """Read the environment's spaces or settings, which most agents do not need. Called once, before
+        anything else.
 
         Args:
             env: an environment such as will be played; it is closed afterwards.
@@ -119,8 +120,8 @@ class TextAgent(ABC):
     def parse(self, text: str) -> ParsedAction:
         """Parse free text by its JSON, else by the `pattern`, else by `extract_action`, see `read_action`.
 
-        JSON and pattern name an action by its name or number in `actions`; without `actions`, `extract_action` reads
-        what they found.
+        JSON and pattern name an action by its name or number in `actions`; without `actions`,
+        `extract_action` reads what they found.
 
         Args:
             text: the model's response.
@@ -133,7 +134,8 @@ class TextAgent(ABC):
         )
 
     def extract_action(self, text: str) -> ParsedAction:
-        """Extract the action that a text names: by default its number in `actions`, ignoring case and outer space.
+        """Extract the action that a text names: by default its number in `actions`, ignoring case and outer
+        space.
 
         Args:
             text: a candidate, or free text in which neither JSON nor the pattern found an action.
@@ -161,8 +163,8 @@ class TextAgent(ABC):
             turns: the turns, the oldest first.
 
         Returns:
-            By default one line per turn: observation, answer and reward. Where rewards come only at the end, or answers
-            say it all, leave the rest out.
+            By default one line per turn: observation, answer and reward. Where rewards come only at the end,
+            or answers say it all, leave the rest out.
         """
         return "\n".join(
             f"{' '.join(t.observation_text.split())} -> {t.answer} ({t.reward:+.3g})" for t in turns
@@ -185,5 +187,6 @@ class TextAgent(ABC):
         return "\n".join([*before, "Now:", observation_text]) if before else observation_text
 
     def reference_returns(self) -> dict[str, float]:
-        """Mean episode returns of known policies, such as 'random' and 'optimal', to print beside a run's result."""
+        """Mean episode returns of known policies, such as 'random' and 'optimal', to print beside a run's
+        result."""
         return {}

@@ -1,7 +1,5 @@
 """Agents for Blackjack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,13 +42,14 @@ NUMBERS = (
 class BlackjackAgent(TextAgent):
     """Gymnasium's `Blackjack-v1`: hit or stay, on 280 different hands, in the words of the game.
 
-    *hard sixteen against ten* is a total of 16 without a usable ace while the dealer shows a 10. The environment's
-    number 0, which Gymnasium calls stick, is 'stay' here: the commoner word.
+    *hard sixteen against ten* is a total of 16 without a usable ace while the dealer shows a 10. The
+    environment's number 0, which Gymnasium calls stick, is 'stay' here: the commoner word.
     """
 
     system_prompt = (
         "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. "
-        "The dealer draws up to 17. In a soft hand an ace counts 11. Answer hit to draw a card, or stay to stop."
+        "The dealer draws up to 17. In a soft hand an ace counts 11. Answer hit to draw a card, or stay to "
+        "stop."
     )
     actions = ("stay", "hit")
 

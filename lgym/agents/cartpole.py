@@ -1,7 +1,5 @@
 """An agent for CartPole."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,13 +10,15 @@ from lgym.agents.base import TextAgent
 class CartPoleAgent(TextAgent):
     """Gymnasium's `CartPole-v1`: its four numbers, each as a side and a size in words.
 
-    Few words make states meet: a rollout of thousands of turns asks the model one to two hundred different prompts,
-    each computed once. They are still precise enough for the full 500 steps (a linear rule on them gets there).
+    Few words make states meet: a rollout of thousands of turns asks the model one to two hundred different
+    prompts, each computed once. They are still precise enough for the full 500 steps (a linear rule on them
+    gets there).
     """
 
     system_prompt = (
-        "You balance a pole on a cart by pushing the cart left or right, under the side that the pole leans to. "
-        "The pole must lean less than twelve degrees, and the cart must stay near the middle. Answer left or right."
+        "You balance a pole on a cart by pushing the cart left or right, under the side that the pole leans "
+        "to. The pole must lean less than twelve degrees, and the cart must stay near the middle. Answer "
+        "left or right."
     )
     actions = ("left", "right")
 

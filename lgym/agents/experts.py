@@ -1,7 +1,5 @@
 """Scripted experts to demonstrate with: each has `act(observation, info)`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +39,8 @@ class BasicStrategy:
 class DealersRule:
     """The dealer's own play of `Blackjack-v1`, hit below 17, except for a fraction of random actions.
 
-    Undisturbed it is worth -0.079 a hand. Disturbed, it shows that hands differ without showing how to play them.
+    Undisturbed it is worth -0.079 a hand. Disturbed, it shows that hands differ without showing how to play
+    them.
 
     Args:
         noise: the fraction of actions that are drawn, 0 to 1.

@@ -1,7 +1,5 @@
 """An agent for Frozen Lake."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,17 +18,18 @@ CELLS = {"S": "Ice", "F": "Ice", "G": "Ice", "H": "Hole"}
 
 
 class FrozenLakeAgent(TextAgent):
-    """Gymnasium's `FrozenLake-v1`, and `lgym/RandomFrozenLake-v0`: the four neighboring cells and the goal's offset.
+    """Gymnasium's `FrozenLake-v1`, and `lgym/RandomFrozenLake-v0`: the four neighboring cells and the goal's
+    offset.
 
-    On slippery ice the lake decides in two of three cases, and the prompt says so. On one map no two cells read alike.
-    On random maps the sides alone leave open what lies further off; `show_map` shows it.
+    On slippery ice the lake decides in two of three cases, and the prompt says so. On one map no two cells
+    read alike. On random maps the sides alone leave open what lies further off; `show_map` shows it.
 
     Args:
         map_rows: the lake as `data.env_kwargs.desc` has it, one text of S, F, H and G per row; null takes the
             environment's.
         is_slippery: whether the prompt says that the ice is slippery; null asks the environment.
-        show_map: whether an observation ends with the map, X at the agent's position. Every map then has prompts of
-            its own.
+        show_map: whether an observation ends with the map, X at the agent's position. Every map then has
+            prompts of its own.
     """
 
     actions = tuple(MOVES)
@@ -40,7 +39,8 @@ class FrozenLakeAgent(TextAgent):
     ) -> None:
         if map_rows is not None and not _is_map(map_rows):
             raise ConfigError(
-                f"map_rows is {map_rows}; it must be rows of equal length of the letters S, F, H and G, with a G."
+                f"map_rows is {map_rows}; it must be rows of equal length of the letters S, F, H and G, with "
+                "a G."
             )
         self.show_map = show_map
         self._given_rows = map_rows
@@ -64,14 +64,14 @@ class FrozenLakeAgent(TextAgent):
         )
         if isinstance(lake, FrozenLakeEnv) and is_drawn:
             raise ConfigError(
-                "FrozenLake-v1 without a desc and a map_name draws a map for each environment, and its observations do "
-                "not show it. Take lgym/RandomFrozenLake-v0, whose observations do."
+                "FrozenLake-v1 without a desc and a map_name draws a map for each environment, and its "
+                "observations do not show it. Take lgym/RandomFrozenLake-v0, whose observations do."
             )
         self._read_lake(lake, (env.spec and env.spec.max_episode_steps) or 10_000)
         if self._given_rows is not None and self.map_rows != tuple(self._given_rows):
             raise ConfigError(
-                f"The agent's map_rows are {list(self._given_rows)}, and the lake is {list(self.map_rows)}. Leave "
-                "map_rows out: the agent reads the environment's map."
+                f"The agent's map_rows are {list(self._given_rows)}, and the lake is {list(self.map_rows)}. "
+                "Leave map_rows out: the agent reads the environment's map."
             )
 
     def _read_lake(self, lake: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int) -> None:

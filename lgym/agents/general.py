@@ -1,7 +1,5 @@
 """An agent for any environment, made from its spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
@@ -24,18 +22,20 @@ class _Bound(NamedTuple):
 class GeneralAgent(TextAgent):
     """The agent of an environment that has none of its own: numbers with names, and a list of actions.
 
-    Up to `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free text.
-    docs/environments.md tells which spaces have a text form.
+    Up to `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free
+    text. docs/environments.md tells which spaces have a text form.
 
     Args:
         task: the beginning of the system prompt; null names the environment. The form of the answer is added.
-        actions: names of a `Discrete` space's actions; of `MultiDiscrete` and `MultiBinary` a list of them for each
-            part. Null takes numbers.
-        names: names of the parts of a vector or tuple; of several, by the label of each, such as {robot: [x, y]}.
-        decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of the
-            range.
+        actions: names of a `Discrete` space's actions; of `MultiDiscrete` and `MultiBinary` a list of them
+            for each part. Null takes numbers.
+        names: names of the parts of a vector or tuple; of several, by the label of each, such as {robot: [x,
+            y]}.
+        decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of
+            the range.
         units: by label, such as {robot x: m}.
-        action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers all.
+        action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers
+            all.
         max_candidates: the largest number of actions that are offered as candidates.
         pattern: the regular expression that finds the action in free text, see `TextAgent`.
         fallback: the action where free text names none, see `TextAgent`.
@@ -69,7 +69,8 @@ class GeneralAgent(TextAgent):
         self._bound: _Bound | None = None
 
     def bind(self, env: gymnasium.Env) -> None:
-        """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not fit."""
+        """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not
+        fit."""
         vocabulary = action_vocabulary(env, self._action_names)
         formatter = ObservationFormatter(env.observation_space, self.names, self.decimals, self.units)
         task = (
@@ -95,8 +96,8 @@ class GeneralAgent(TextAgent):
         allowed = self._require_bound().vocabulary.allowed(mask)
         if len(allowed) != len(self.actions):
             raise ConfigError(
-                f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's {len(self.actions)} "
-                "actions. Set the agent's action_mask: null to leave it aside."
+                f"info[{self.action_mask!r}] is {mask!r}, which does not fit the environment's "
+                f"{len(self.actions)} actions. Set the agent's action_mask: null to leave it aside."
             )
         return list(compress(self.actions, allowed)) or self.actions
 

@@ -1,7 +1,5 @@
 """Words for positions on a grid of rows and columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 
@@ -12,6 +10,7 @@ def offset_text(down: int, right: int) -> str:
 
 
 def sides_text(sides: Mapping[str, str], kinds: Sequence[str]) -> str:
-    """The kind of each side, like with like and in the order of `kinds`: 'Ice: down, right. Wall: left, up'."""
+    """The kind of each side, like with like and in the order of `kinds`: 'Ice: down, right. Wall: left,
+    up'."""
     grouped = {kind: [side for side, side_kind in sides.items() if side_kind == kind] for kind in kinds}
     return ". ".join(f"{kind}: {', '.join(names)}" for kind, names in grouped.items() if names)

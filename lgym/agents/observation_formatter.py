@@ -1,7 +1,5 @@
 """Observations of any space as text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -21,8 +19,9 @@ Format: TypeAlias = Callable[[Any], list[str]]
 class ObservationFormatter:
     """The text of the observations of one space.
 
-    A number reads 'position: 0.25 m'. Its label is its name, behind the names of what it lies in: 'robot x'. Names are
-    the keys of a `Dict`, those that were given, or else positions from 0. A single number needs no label.
+    A number reads 'position: 0.25 m'. Its label is its name, behind the names of what it lies in: 'robot x'.
+    Names are the keys of a `Dict`, those that were given, or else positions from 0. A single number needs no
+    label.
 
     Args:
         space: of the observations.
@@ -53,7 +52,8 @@ class ObservationFormatter:
             if unknown := sorted(set(values) - self._labels[setting]):
                 labels = ", ".join(map(repr, sorted(self._labels[setting]))) or "none"
                 raise ConfigError(
-                    f"{setting} has {unknown[0]!r}; the parts of the observation that have {setting} are: {labels}."
+                    f"{setting} has {unknown[0]!r}; the parts of the observation that have {setting} are: "
+                    f"{labels}."
                 )
 
     def __call__(self, observation: Any) -> str:
@@ -76,8 +76,8 @@ class ObservationFormatter:
         if isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
             return self._array_formatter(space, label)
         raise ConfigError(
-            f"{_part(label)} is {space}, which the general agent cannot describe. Turn it into one that it can with a "
-            "wrapper (data.wrappers), or write an agent: format_observation is one method."
+            f"{_part(label)} is {space}, which the general agent cannot describe. Turn it into one that it "
+            "can with a wrapper (data.wrappers), or write an agent: format_observation is one method."
         )
 
     def _array_formatter(self, space: Box | Discrete | MultiBinary | MultiDiscrete, label: str) -> Format:
@@ -85,10 +85,10 @@ class ObservationFormatter:
         size = math.prod(shape)
         if len(shape) > 2 or size > MAX_NUMBERS:
             raise ConfigError(
-                f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one or two "
-                "dimensions are read out. Make it smaller with a wrapper (data.wrappers, such as "
-                "gymnasium.wrappers.ResizeObservation or TransformObservation), or write an agent that says what "
-                "matters."
+                f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one "
+                "or two dimensions are read out. Make it smaller with a wrapper (data.wrappers, such as "
+                "gymnasium.wrappers.ResizeObservation or TransformObservation), or write an agent that says "
+                "what matters."
             )
         decimals = box_decimals(space) if isinstance(space, Box) else [None] * size
         if len(shape) == 2:
@@ -135,7 +135,8 @@ class ObservationFormatter:
 def box_decimals(space: Box) -> list[int | None]:
     """The decimals of each number of a box.
 
-    None for whole numbers, two where a number has no bounds (or any beyond a million), else a hundredth of its range.
+    None for whole numbers, two where a number has no bounds (or any beyond a million), else a hundredth of
+    its range.
     """
     if not np.issubdtype(space.dtype, np.floating):
         return [None] * math.prod(space.shape)

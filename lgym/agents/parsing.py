@@ -1,10 +1,9 @@
-"""Parsing of actions from free text: by the response's JSON, then the agent's pattern, then its `extract_action`.
+"""Parsing of actions from free text: by the response's JSON, then the agent's pattern, then its
+`extract_action`.
 
-Every text has a result, an action or a failure with its reason, in bounded time. The one cost that cannot be bounded
-here is that of a pattern which backtracks without end.
+Every text has a result, an action or a failure with its reason, in bounded time. The one cost that cannot be
+bounded here is that of a pattern which backtracks without end.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -39,8 +38,9 @@ _DECODER = json.JSONDecoder(
 def last_json_object(text: str, key: str | None = None) -> dict[str, Any] | None:
     """The last valid JSON object of a text, bare, fenced or amid prose; with `key`, the last that has it.
 
-    Of nested objects it is the outermost (that has the key). The search covers the last `JSON_LENGTH` characters, and
-    gives up, with `None`, after reading `JSON_WORK` of them in vain. NaN and Infinity count as valid.
+    Of nested objects it is the outermost (that has the key). The search covers the last `JSON_LENGTH`
+    characters, and gives up, with `None`, after reading `JSON_WORK` of them in vain. NaN and Infinity count
+    as valid.
     """
     text = text[-JSON_LENGTH:]
     last, start, work = None, 0, 0
@@ -84,8 +84,8 @@ def pattern_fault(pattern: Any) -> str | None:
 def last_match(text: str, pattern: str) -> str | None:
     """The last match of a regular expression in the last `PATTERN_LENGTH` characters.
 
-    It is the group named action, else the first group, else the whole. Matches in which that is empty or took no part
-    do not count.
+    It is the group named action, else the first group, else the whole. Matches in which that is empty or took
+    no part do not count.
     """
     compiled = re.compile(pattern)
     group: str | int = "action" if "action" in compiled.groupindex else min(compiled.groups, 1)
@@ -94,7 +94,8 @@ def last_match(text: str, pattern: str) -> str | None:
 
 
 def value_text(value: Any) -> str | None:
-    """A JSON string or finite number as the text that says the same (2.0 as '2'), `None` for anything else."""
+    """A JSON string or finite number as the text that says the same (2.0 as '2'), `None` for anything
+    else."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -139,8 +140,8 @@ def read_action(
     2. `last_match` of the pattern,
     3. `extract_action` of the whole text.
 
-    A value from 1 or 2 is read by `action_number` where there are `actions`, and else by `extract_action`. In a failure,
-    the reason tells what 1 and 2 found.
+    A value from 1 or 2 is read by `action_number` where there are `actions`, and else by `extract_action`. In
+    a failure, the reason tells what 1 and 2 found.
     """
     failures = ""
     for source, value in _values(text, json_key, pattern):

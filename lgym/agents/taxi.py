@@ -1,7 +1,5 @@
 """An agent for Taxi."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any
@@ -22,17 +20,19 @@ IN_TAXI = 4  # the passenger's location when aboard
 class TaxiAgent(TextAgent):
     """Gymnasium's `Taxi-v4`: the offset to where to go next, and which sides are walls.
 
-    Until the passenger is aboard that is the passenger, and the destination is left out: it says nothing about what to
-    do yet. So the 400 states read as 196 texts, and where two read alike the same actions are best.
+    Until the passenger is aboard that is the passenger, and the destination is left out: it says nothing
+    about what to do yet. So the 400 states read as 196 texts, and where two read alike the same actions are
+    best.
 
     Args:
-        allowed_only: leave out the candidates that change nothing, as the environment's `info["action_mask"]` says:
-            driving into walls, picking up where nobody waits, dropping away from the four stands.
+        allowed_only: leave out the candidates that change nothing, as the environment's `info["action_mask"]`
+            says: driving into walls, picking up where nobody waits, dropping away from the four stands.
     """
 
     system_prompt = (
-        "You drive a taxi. Drive to the passenger, pick the passenger up, drive to the destination and drop the passenger "
-        "there. You cannot drive through walls. Answer with one word: left, down, right, up, pick or drop."
+        "You drive a taxi. Drive to the passenger, pick the passenger up, drive to the destination and drop "
+        "the passenger there. You cannot drive through walls. Answer with one word: left, down, right, up, "
+        "pick or drop."
     )
     actions = ("down", "up", "right", "left", "pick", "drop")  # in the order of Gymnasium's numbers
 
@@ -58,7 +58,7 @@ class TaxiAgent(TextAgent):
         goal_row, goal_column = STANDS[destination if passenger == IN_TAXI else passenger]
         goal = "Destination" if passenger == IN_TAXI else "Passenger"
         cells = MAP[row + 1]  # each cell stands between two borders, ':' where one can pass
-        walls = {  # in the order of the prompt's answers, for which SmolLM2's first answers are the most balanced
+        walls = {  # in the prompt's order, for which SmolLM2's first answers are the most balanced
             "left": cells[2 * column] != ":",
             "down": row == 4,
             "right": cells[2 * column + 2] != ":",
@@ -73,5 +73,6 @@ class TaxiAgent(TextAgent):
         return self.actions if mask is None else list(compress(self.actions, mask))
 
     def reference_returns(self) -> dict[str, float]:
-        """Exact mean returns within the time limit; none for a fickle passenger, who is not in the environment's tables."""
+        """Exact mean returns within the time limit; none for a fickle passenger, who is not in the
+        environment's tables."""
         return {} if self._settings is None else dict(reference_returns(**self._settings))

@@ -1,7 +1,5 @@
 """An agent for TextWorld."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,8 +16,8 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _GREETINGS = ("Hey, thanks", "Here is your task")
 _OPENING = re.compile(
     r"((First off, if it's not too much trouble, I need you to|First of all, you could, like,"
-    r"|First, it would be [\w ]+ if you could|First thing I need you to do is to|Your [\w ]*objective is to|Please"
-    r"|Okay, and then,|(First|Then|Next|Following|If|Once|That|With|And|After|Having)\b[^,]*,) )?"
+    r"|First, it would be [\w ]+ if you could|First thing I need you to do is to|Your [\w ]*objective is to"
+    r"|Please|Okay, and then,|(First|Then|Next|Following|If|Once|That|With|And|After|Having)\b[^,]*,) )?"
     r"((try|attempt|make an attempt|make an effort) to |you can )?",
     re.IGNORECASE,
 )
@@ -29,14 +27,15 @@ _ROOM = re.compile(r"-= (.+?) =- ?")
 class TextWorldAgent(TextAgent):
     """`lgym/TextWorld-v0`: the steps of the goal without TextWorld's courtesies, the room and the inventory.
 
-    *Welcome to TextWorld! First of all, venture south. Then, open the safe. Got that? Good!* reads *Goal: venture south,
-    then open the safe.* The goals of generated games name their steps in order, so that no more is needed to win; for
-    games whose goals do not, `describe` shows the whole room.
+    *Welcome to TextWorld! First of all, venture south. Then, open the safe. Got that? Good!* reads *Goal:
+    venture south, then open the safe.* The goals of generated games name their steps in order, so that no
+    more is needed to win; for games whose goals do not, `describe` shows the whole room.
 
     Args:
         describe: show the room's description, some 60 tokens, rather than its name.
         idle_commands: also offer the commands that only look: look, inventory, examine.
-        free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that form.
+        free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that
+            form.
     """
 
     pattern = r"(?i)command:[ \t]*(?P<action>[^\n]+)"
@@ -86,8 +85,8 @@ class TextWorldAgent(TextAgent):
 def steps(goal: str) -> str:
     """A goal's instructions, joined by *then*, without greeting, farewell and lead-ins.
 
-    In TextWorld's own grammar only instructions end in a full stop, but for two greetings. A text without any is left
-    as it is.
+    In TextWorld's own grammar only instructions end in a full stop, but for two greetings. A text without any
+    is left as it is.
     """
     sentences = [s for s in _SENTENCES.split(goal) if s.endswith(".") and not s.startswith(_GREETINGS)]
     instructions = [_OPENING.sub("", sentence, count=1).rstrip(".") for sentence in sentences]

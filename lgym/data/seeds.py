@@ -1,7 +1,5 @@
 """Random streams of a run: one for each purpose, and reset seeds that no two stages share."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

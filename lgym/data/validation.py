@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     """Have the agent parse an empty response, and check its fallback. Raises `ValueError`."""
     name = type(agent).__name__
-    own_parse = (
-        type(agent).parse is not TextAgent.parse
-    )  # of `lgym.Agent`, whose extract_action may return anything
+    # `lgym.Agent` has its own `parse`, since its extract_action may return anything.
+    own_parse = type(agent).parse is not TextAgent.parse
     parsed = agent.parse("") if own_parse else agent.extract_action("")
     if not isinstance(parsed, ParsedAction):
         raise ConfigError(
@@ -29,8 +28,8 @@ def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     env.close()
     if agent.fallback == "default" and not env.action_space.contains(agent.default_action):
         raise ConfigError(
-            f"{name}.fallback is 'default', and its default_action {agent.default_action!r} is not in the environment's "
-            f"action space {env.action_space}."
+            f"{name}.fallback is 'default', and its default_action {agent.default_action!r} is not in the "
+            f"environment's action space {env.action_space}."
         )
 
 
@@ -59,9 +58,9 @@ def no_candidates(agent: TextAgent) -> ConfigError:
     """The error of a candidate-scoring policy whose agent has no candidates."""
     reason = f" ({agent.why_no_candidates()})" if isinstance(agent, GeneralAgent) else ""
     return ConfigError(
-        f"{type(agent).__name__} offers no candidates{reason}, and this policy chooses between candidates. Set its class "
-        "attribute `actions`, return them from `candidates(observation, info)`, or let the model speak: "
-        "model.policy.class_path: lgym.policies.GenerationPolicy."
+        f"{type(agent).__name__} offers no candidates{reason}, and this policy chooses between candidates. "
+        "Set its class attribute `actions`, return them from `candidates(observation, info)`, or let the "
+        "model speak: model.policy.class_path: lgym.policies.GenerationPolicy."
     )
 
 
@@ -77,8 +76,8 @@ def require_imitation(given: bool, imitates: bool) -> None:
         sources = "data.demonstrations or data.self_imitation"
         there = sources if given else f"neither {sources.replace(' or ', ' nor ')}"
         raise ConfigError(
-            f"There is {there} to imitate, and sft_coef or sft_rollouts of the model is {'0' if given else 'above 0'}: "
-            "set both sides, or neither."
+            f"There is {there} to imitate, and sft_coef or sft_rollouts of the model is "
+            f"{'0' if given else 'above 0'}: set both sides, or neither."
         )
 
 
@@ -90,21 +89,23 @@ def _faults(data: RolloutDataModule) -> Iterator[str]:
             yield f"{name} is {value}; it must be 1 or more."
     episodes, turns = data.episodes_per_rollout, data.turns_per_rollout
     if (episodes is None) == (turns is None):
-        yield f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
+        yield (
+            f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
+        )
     if turns is not None and (turns < data.num_envs or turns % data.num_envs):
         yield (
-            f"turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({data.num_envs}), such as "
-            f"{max(1, round(turns / data.num_envs)) * data.num_envs}."
+            f"turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({data.num_envs}), such "
+            f"as {max(1, round(turns / data.num_envs)) * data.num_envs}."
         )
     if data.group_size > 1 and (episodes is None or episodes % data.group_size):
         yield (
-            f"group_size is {data.group_size} and data.episodes_per_rollout is {episodes}; groups are compared as whole "
-            "episodes, so give episodes_per_rollout as a multiple of group_size."
+            f"group_size is {data.group_size} and data.episodes_per_rollout is {episodes}; groups are "
+            "compared as whole episodes, so give episodes_per_rollout as a multiple of group_size."
         )
     if data.dynamic_sampling_groups < 0 or (data.dynamic_sampling_groups > 0 and data.group_size < 2):
         yield (
-            f"dynamic_sampling_groups is {data.dynamic_sampling_groups} and data.group_size is {data.group_size}; give 0 "
-            "or more groups, of two episodes or more."
+            f"dynamic_sampling_groups is {data.dynamic_sampling_groups} and data.group_size is "
+            f"{data.group_size}; give 0 or more groups, of two episodes or more."
         )
     if data.history != "full" and data.history < 0:
         yield f"history is {data.history}; it must be 0 or more turns, or full."
@@ -112,6 +113,6 @@ def _faults(data: RolloutDataModule) -> Iterator[str]:
         yield f"env_timeout is {data.env_timeout:g} seconds; it must be above 0."
     if data.self_imitation is not None and (episodes is None or data.history != 0):
         yield (
-            "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout (it is "
-            f"{episodes}) and data.history: 0 (it is {data.history})."
+            "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout (it "
+            f"is {episodes}) and data.history: 0 (it is {data.history})."
         )

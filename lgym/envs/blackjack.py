@@ -1,15 +1,14 @@
 """Gymnasium's `Blackjack-v1` with its default rules (`natural=False, sab=False`), solved exactly.
 
-Cards come from an infinite deck in which 4 of 13 cards count 10. The dealer draws until the hand is 17 or more, soft
-hands included; the nearer to 21 wins 1, a tie is 0 and a player who goes over 21 loses 1. This is Example 5.1 of
-Sutton & Barto, "Reinforcement Learning: An Introduction" (2018), without its rule for naturals.
+Cards come from an infinite deck in which 4 of 13 cards count 10. The dealer draws until the hand is 17 or
+more, soft hands included; the nearer to 21 wins 1, a tie is 0 and a player who goes over 21 loses 1. This is
+Example 5.1 of Sutton & Barto, "Reinforcement Learning: An Introduction" (2018), without its rule for
+naturals.
 
-Arrays of [280] follow `states()`. Inside, they are tables [28, 10]: a row is a hand (`_HANDS`), a column the dealer's
-card from 1 (ace) to 10. A hit only ever leads from a hand to another that no later hit leads back from, so that as
-many sweeps as there are hands solve every recursion here exactly.
+Arrays of [280] follow `states()`. Inside, they are tables [28, 10]: a row is a hand (`_HANDS`), a column the
+dealer's card from 1 (ace) to 10. A hit only ever leads from a hand to another that no later hit leads back
+from, so that as many sweeps as there are hands solve every recursion here exactly.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -19,7 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 State: TypeAlias = tuple[int, int, int]
-"""An observation: the player's total, the dealer's card (1 = ace), whether the player's ace counts 11 (0 or 1)."""
+"""An observation: the player's total, the dealer's card (1 = ace), whether the player's ace counts 11 (0 or
+1)."""
 
 STAY, HIT = 0, 1
 
@@ -31,7 +31,8 @@ _SCORES = np.array([total for total, _ in _HANDS] + [0])  # a bust scores 0
 
 
 def states() -> list[State]:
-    """The 280 observations: hard totals 4 to 21, then soft totals 12 to 21, each against dealer cards 1 to 10."""
+    """The 280 observations: hard totals 4 to 21, then soft totals 12 to 21, each against dealer cards 1 to
+    10."""
     return [(total, dealer_card, soft) for total, soft in _HANDS for dealer_card in range(1, 11)]
 
 
@@ -91,7 +92,8 @@ def _action_values(state_value: Callable[[np.ndarray, np.ndarray], np.ndarray]) 
 
 
 def _table(per_state: Mapping[State, float] | ArrayLike) -> np.ndarray:
-    """Probabilities, or actions, as a table [28, 10]. Raises `ValueError` unless each state has one in [0, 1]."""
+    """Probabilities, or actions, as a table [28, 10]. Raises `ValueError` unless each state has one in [0,
+    1]."""
     if isinstance(per_state, Mapping):
         missing = [state for state in states() if state not in per_state]
         if missing:

@@ -1,7 +1,5 @@
 """The hit-or-stay chart of Blackjack, drawn for the hit probabilities of a policy."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,9 +10,8 @@ from matplotlib.patches import Rectangle
 
 from lgym.envs import blackjack
 
-_COLORS = LinearSegmentedColormap.from_list(
-    "stay_hit", ["#0072B2", "#F4F4F4", "#E08000"]
-)  # safe for the color-blind
+# safe for the color-blind
+_COLORS = LinearSegmentedColormap.from_list("stay_hit", ["#0072B2", "#F4F4F4", "#E08000"])
 _NORM = Normalize(0, 1)
 _COLUMNS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 1]  # players write the ace last
 _ROW_HEIGHT = 0.0435  # of the figure
@@ -23,8 +20,9 @@ _ROW_HEIGHT = 0.0435  # of the figure
 def strategy_chart(hit_probability: np.ndarray, *, title: str = "") -> Figure:
     """Draw hard and soft hands by dealer's card: color = probability of a hit, letter = the likelier action.
 
-    A black frame marks each state whose likelier action (stay at exactly one half) is not the optimal one. The figure
-    belongs to no window and no pyplot state: it is freed with its last reference and may be drawn in any thread.
+    A black frame marks each state whose likelier action (stay at exactly one half) is not the optimal one.
+    The figure belongs to no window and no pyplot state: it is freed with its last reference and may be drawn
+    in any thread.
 
     Args:
         hit_probability: the policy's, [280], in the order of `blackjack.states()`.

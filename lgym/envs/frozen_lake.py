@@ -1,7 +1,5 @@
 """Gymnasium's Frozen Lake: random maps, and exact values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,8 +45,8 @@ class RandomFrozenLakeEnv(gymnasium.Env):
     ) -> None:
         if size < 2 or not 0 < p <= 1 or first_map < 0 or maps < 1:
             raise ConfigError(
-                f"size={size}, p={p}, first_map={first_map}, maps={maps}: give a size of 2 or more, 0 < p <= 1, a first "
-                "map of 0 or more and at least one map."
+                f"size={size}, p={p}, first_map={first_map}, maps={maps}: give a size of 2 or more, 0 < p <= "
+                "1, a first map of 0 or more and at least one map."
             )
         self.size = size
         self.p = p
@@ -64,7 +62,7 @@ class RandomFrozenLakeEnv(gymnasium.Env):
                 "map": gymnasium.spaces.Text(size * (size + 1) - 1, charset="SFHG\n"),
             }
         )
-        self._lake: FrozenLakeEnv | None = None
+        self._lake: Any = None
 
     def lake(self, number: int) -> FrozenLakeEnv:
         """The lake of a map's number."""

@@ -1,7 +1,5 @@
 """Construction of Gymnasium environments, with errors that say the way out."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,16 +26,19 @@ def make_env(
     Args:
         env_id: the registered id; `package:Env-v0` imports the package first.
         env_kwargs: keyword arguments of the environment's constructor.
-        max_episode_steps: the time limit in environment steps; `None` keeps the registered one, and -1 removes it.
+        max_episode_steps: the time limit in environment steps; `None` keeps the registered one, and -1
+            removes it.
         wrappers: put around the environment, the last outermost.
 
     Raises:
-        ValueError: for an id that is not registered, a package that is not installed, keyword arguments that the
-            environment does not take, a limit that is no number of steps, and a wrapper that does not fit.
+        ValueError: for an id that is not registered, a package that is not installed, keyword arguments that
+            the environment does not take, a limit that is no number of steps, and a wrapper that does not
+            fit.
     """
     if max_episode_steps is not None and max_episode_steps < 1 and max_episode_steps != -1:
         raise ConfigError(
-            f"max_episode_steps={max_episode_steps}: give 1 or more, -1 for no limit, or None for the registered one"
+            f"max_episode_steps={max_episode_steps}: give 1 or more, -1 for no limit, or None for the "
+            "registered one"
         )
     try:  # Gymnasium has no error class of its own for ids such as '' or 'Frozen Lake'
         parse_env_id(env_id.rpartition(":")[2])
@@ -67,7 +68,8 @@ def make_env(
 def portable(wrapper: EnvWrapper) -> EnvWrapper:
     """A wrapper of a YAML as its class and settings alone, which can be sent to a worker process.
 
-    The object that jsonargparse makes of it holds the whole command line, and with it torch and every process of the run.
+    The object that jsonargparse makes of it holds the whole command line, and with it torch and every process
+    of the run.
     """
     if (
         isinstance(wrapper, partial)
@@ -81,12 +83,7 @@ def portable(wrapper: EnvWrapper) -> EnvWrapper:
 def _wrap(env: gymnasium.Env, wrapper: EnvWrapper, name: str) -> gymnasium.Env:
     try:
         wrapped = wrapper(env)
-    except (
-        AssertionError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ) as error:  # how Gymnasium's say that a space does not fit
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:  # Gymnasium's, of unfit spaces
         raise ConfigError(f"{name} cannot be put round {env}: {error}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise ConfigError(f"{name} made {wrapped!r} of {env}; it must make an environment.")
@@ -98,6 +95,7 @@ def _unknown(env_id: str, error: Error) -> ConfigError:
     matches = difflib.get_close_matches(env_id.rpartition(":")[2].casefold(), registered, n=3)
     suggestions = f" Close to it: {', '.join(registered[name] for name in matches)}." if matches else ""
     return ConfigError(
-        f"{env_id!r} is not a registered environment ({str(error).rstrip('.')}).{suggestions} An environment of another "
-        "package is named with the module that registers it, 'package:Env-v0'; `gymnasium.pprint_registry()` lists all."
+        f"{env_id!r} is not a registered environment ({str(error).rstrip('.')}).{suggestions} An environment "
+        "of another package is named with the module that registers it, 'package:Env-v0'; "
+        "`gymnasium.pprint_registry()` lists all."
     )

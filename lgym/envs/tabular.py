@@ -5,8 +5,6 @@ S states, A actions. Values are those of an episode with so many steps left, as 
     q_k(s, a) = r(s, a) + sum over s' of P(s' | s, a) v_(k-1)(s'),    v_0 = 0
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

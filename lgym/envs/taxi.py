@@ -1,7 +1,5 @@
 """Exact values of Gymnasium's Taxi."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -16,8 +14,8 @@ def reference_returns(
 ) -> dict[str, float]:
     """Mean returns over the 300 starts: of any action, of any that the action mask allows, and of the best.
 
-    On a dry day the best takes 13.07 steps: 20 at the end, -1 for each step before. 200 steps are the time limit that
-    the environment is registered with.
+    On a dry day the best takes 13.07 steps: 20 at the end, -1 for each step before. 200 steps are the time
+    limit that the environment is registered with.
     """
     taxi = TaxiEnv(is_rainy=is_rainy, rainy_probability=rainy_probability)
     mdp = tables(taxi)

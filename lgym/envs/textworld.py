@@ -1,7 +1,5 @@
 """TextWorld's text adventures (Côté et al. 2018, arXiv:1806.11532) as an ordinary Gymnasium environment."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -26,21 +24,23 @@ _REPLY_END = re.compile(r"\n>|Would you like to RESTART")  # the interpreter's p
 
 
 class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
-    """Text adventures to win by commands such as `take key from safe`, generated from numbers or given as files.
+    """Text adventures to win by commands such as `take key from safe`, generated from numbers or given as
+    files.
 
-    `reset(seed=s)` starts game number `s % games` of the range, whose text and commands are always the same, so that
-    episodes in a row walk through all games, and equal seeds share one. An observation has a line each for the goal, the
-    place, the inventory and, after a command, the game's reply:
+    `reset(seed=s)` starts game number `s % games` of the range, whose text and commands are always the same,
+    so that episodes in a row walk through all games, and equal seeds share one. An observation has a line
+    each for the goal, the place, the inventory and, after a command, the game's reply:
 
         Goal: First of all, move east. Then, open the safe. Got that? Good!
         Place: -= Cellar =- You are in a cellar. There is a safe. There is an exit to the east.
         Inventory: You are carrying nothing.
         Reply: You close the safe.
 
-    An action is a command. One that is not among the `admissible_commands` of the info changes nothing and is answered
-    with a refusal: the interpreter would understand more (and save files), but TextWorld would then lose track of the game.
-    Winning pays 1 and ends the episode, losing ends it. The info also has `won`, `lost`, `score`, `max_score`, `objective`,
-    `game` (its file's name) and `policy_commands`, a shortest known way to win from here, empty where there is none.
+    An action is a command. One that is not among the `admissible_commands` of the info changes nothing and is
+    answered with a refusal: the interpreter would understand more (and save files), but TextWorld would then
+    lose track of the game. Winning pays 1 and ends the episode, losing ends it. The info also has `won`,
+    `lost`, `score`, `max_score`, `objective`, `game` (its file's name) and `policy_commands`, a shortest
+    known way to win from here, empty where there is none.
 
     Args:
         rooms: of each game; a number, or [lowest, highest], of which each game has its own.
@@ -49,10 +49,10 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         games: the number of different games.
         first_game: the number of the first. Ranges that do not overlap are games kept apart, to train and to
             evaluate on.
-        files: games to play instead of generated ones: .z8 (with its .json beside) or .json, folders of them, or
-            patterns.
-        intermediate_rewards: also reward every command that brings the win nearer by the fraction of the way that it
-            goes, and charge it for one that leads away. A win then comes to 2 in all.
+        files: games to play instead of generated ones: .z8 (with its .json beside) or .json, folders of them,
+            or patterns.
+        intermediate_rewards: also reward every command that brings the win nearer by the fraction of the way
+            that it goes, and charge it for one that leads away. A win then comes to 2 in all.
         render_mode: `ansi` to let `render` return the last observation; null for nothing.
 
     Raises:

@@ -1,10 +1,9 @@
 """TextWorld's games (Côté et al. 2018, arXiv:1806.11532): generated from a number, compiled once, cached.
 
-TextWorld makes the same game from the same settings and seed on every machine, whatever Python's hash seed is. So a game's
-file is named after these and the version of TextWorld, and processes that compile the same one at once do no harm.
+TextWorld makes the same game from the same settings and seed on every machine, whatever Python's hash seed
+is. So a game's file is named after these and the version of TextWorld, and processes that compile the same
+one at once do no harm.
 """
-
-from __future__ import annotations
 
 import hashlib
 import multiprocessing
@@ -81,7 +80,8 @@ class MadeGames:
 
 
 class GivenGames:
-    """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first played.
+    """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first
+    played.
 
     Args:
         files: paths, folders or patterns such as `games/*.z8`.
@@ -119,14 +119,14 @@ def made_games(
 ) -> MadeGames:
     """Games number `first_game` to `first_game + games - 1`.
 
-    The same games are the same object, so that they share a progress bar. Where an amount is a range, a game's own is
-    drawn by its number.
+    The same games are the same object, so that they share a progress bar. Where an amount is a range, a
+    game's own is drawn by its number.
     """
-    ranges = (
-        _range("rooms", rooms, 1),
-        _range("objects", objects, 0),
-        _range("quest_length", quest_length, 1),
-    )
+    ranges = {
+        "rooms": _range("rooms", rooms, 1),
+        "objects": _range("objects", objects, 0),
+        "quest_length": _range("quest_length", quest_length, 1),
+    }
     if games < 1 or first_game < 0:
         raise ConfigError(
             f"games is {games} and first_game {first_game}; give 1 or more games, from number 0 or later."
@@ -134,7 +134,8 @@ def made_games(
     recipes = []
     for number in range(first_game, first_game + games):
         rng = random.Random(number)
-        recipes.append(Recipe(*(rng.randint(low, high) for low, high in ranges), seed=number))
+        amounts = {name: rng.randint(low, high) for name, (low, high) in ranges.items()}
+        recipes.append(Recipe(**amounts, seed=number))
     return MadeGames(recipes)
 
 
@@ -172,12 +173,13 @@ def _files(name: str) -> list[Path]:
 def _compiled_beside(path: Path) -> Path:
     if path.suffix not in (".z8", ".json"):
         raise ConfigError(
-            f"files: {str(path)!r} is no game that TextWorld still plays: give .z8 or .json. A .ulx game is compiled anew "
-            "from the .json that `tw-make` wrote beside it."
+            f"files: {str(path)!r} is no game that TextWorld still plays: give .z8 or .json. A .ulx game is "
+            "compiled anew from the .json that `tw-make` wrote beside it."
         )
     if not path.with_suffix(".json").is_file():
         raise ConfigError(
-            f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its commands."
+            f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its "
+            "commands."
         )
     return path.with_suffix(".z8") if path.with_suffix(".z8").is_file() else path
 

@@ -1,7 +1,5 @@
 """Environments in worker processes, and one interface to an environment wherever it runs."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import signal
@@ -26,7 +24,8 @@ CLOSING = 5.0  # seconds that an environment in a worker has to close
 
 
 class BrokenEnvironmentError(LgymError, RuntimeError):
-    """An environment raised an exception, or lost one worker after the other; the message says where it stood."""
+    """An environment raised an exception, or lost one worker after the other; the message says where it
+    stood."""
 
 
 class WorkerLostError(BrokenEnvironmentError):
@@ -46,8 +45,8 @@ def answer_of(work: Callable[[], Any]) -> Any:
     """The result of a call into an environment.
 
     Raises:
-        EnvironmentRaisedError: for whatever it raises: an environment is anybody's code, and every mistake in it has to
-            be reported with the environment and its state.
+        EnvironmentRaisedError: for whatever it raises: an environment is anybody's code, and every mistake in
+            it has to be reported with the environment and its state.
     """
     try:
         return work()
@@ -78,9 +77,9 @@ class LocalEnv:
 class WorkerEnv:
     """An environment in a process of its own, which is started at the first call.
 
-    Gymnasium's `AsyncVectorEnv` of one environment keeps the process, so each can be replaced by itself. Its `call`
-    passes observations, infos and actions as they are: packed into arrays and back, lists and texts would change. There
-    is no autoreset.
+    Gymnasium's `AsyncVectorEnv` of one environment keeps the process, so each can be replaced by itself. Its
+    `call` passes observations, infos and actions as they are: packed into arrays and back, lists and texts
+    would change. There is no autoreset.
 
     Args:
         make: makes the environment; called in the worker.
@@ -177,10 +176,8 @@ def _registered(spec: Any, make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
 
 
 class _Worker(gymnasium.Env):
-
-    observation_space = action_space = gymnasium.spaces.Discrete(
-        1
-    )  # AsyncVectorEnv compares them, and no more
+    # AsyncVectorEnv compares the spaces, and no more.
+    observation_space = action_space = gymnasium.spaces.Discrete(1)
 
     def __init__(self, make: bytes) -> None:
         self._make = make
@@ -200,9 +197,8 @@ class _Worker(gymnasium.Env):
 
     def _made_env(self) -> gymnasium.Env:
         if self._env is None:
-            signal.signal(
-                signal.SIGINT, signal.SIG_IGN
-            )  # Ctrl-C reaches all processes; the first one ends the others
+            # Ctrl-C reaches all processes; the main one ends the others.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             self._env = pickle.loads(self._make)()
         return self._env
 
@@ -214,8 +210,8 @@ class _Worker(gymnasium.Env):
 def _start(make: bytes) -> AsyncVectorEnv:
     """Start a process with one environment.
 
-    Where it can, it is forked from a small server that has imported Gymnasium: a fork of this process would copy torch in
-    the middle of its threads.
+    Where it can, it is forked from a small server that has imported Gymnasium: a fork of this process would
+    copy torch in the middle of its threads.
     """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     if forks:

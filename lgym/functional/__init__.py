@@ -11,9 +11,10 @@
     diagnostics       metrics, never to train on
     inputs            checks of the inputs of all of them
 
-Losses come back per entry, not reduced: which entries count, and what to divide by, is for the caller to decide.
-The sizes in brackets are those of the legend in `lgym/batch.py`. Results keep their inputs' precision, or raise it to
-float32 where the docstring says so; none depends on torch's default dtype, which a trainer may change during a step.
+Losses come back per entry, not reduced: which entries count, and what to divide by, is for the caller to
+decide. The sizes in brackets are those of the legend in `lgym/batch.py`. Results keep their inputs'
+precision, or raise it to float32 where the docstring says so; none depends on torch's default dtype, which a
+trainer may change during a step.
 """
 
 from lgym.functional.diagnostics import (

@@ -1,6 +1,5 @@
-"""Diagnostics of a policy in training: explained variance, clip fraction, variance of returns, mutual information."""
-
-from __future__ import annotations
+"""Diagnostics of a policy in training: explained variance, clip fraction, variance of returns, mutual
+information."""
 
 import math
 
@@ -14,7 +13,8 @@ from lgym.functional.masking import masked_deviations, masked_mean
 
 @torch.no_grad()
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Explained variance of the returns by the values: 1 is perfect, 0 no better than a constant, below 0 worse.
+    """Explained variance of the returns by the values: 1 is perfect, 0 no better than a constant, below 0
+    worse.
 
     1 - Var[R - v] / Var[R], with weighted population variances.
 
@@ -42,8 +42,8 @@ def clip_fraction(logprobs: Tensor, old_logprobs: Tensor, *, clip_low: float, cl
 
     1 where ρ < 1 - clip_low or ρ > 1 + clip_high, else 0, with ρ = exp(logprobs - old_logprobs)
 
-    All are 0 before the first step, where ρ = 1. Both sides count whatever the sign of the advantage, so some of these
-    entries still have a gradient.
+    All are 0 before the first step, where ρ = 1. Both sides count whatever the sign of the advantage, so some
+    of these entries still have a gradient.
 
     Args:
         logprobs: [...], of the current policy.
@@ -68,10 +68,11 @@ def clip_fraction(logprobs: Tensor, old_logprobs: Tensor, *, clip_low: float, cl
 def variance_within_and_across(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """Variance within groups and variance of the group means.
 
-    E[Var[v | g]] and Var[E[v | g]], whose sum is Var[v] (the law of total variance), with population variances.
+    E[Var[v | g]] and Var[E[v | g]], whose sum is Var[v] (the law of total variance), with population
+    variances.
 
-    "A Course in Probability", Weiss 2005, p. 385; for returns as a sign of collapse "RAGEN", Wang et al. 2025,
-    arXiv:2504.20073.
+    "A Course in Probability", Weiss 2005, p. 385; for returns as a sign of collapse "RAGEN", Wang et al.
+    2025, arXiv:2504.20073.
 
     A group of one entry, which cannot vary, is left out.
 

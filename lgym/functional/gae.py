@@ -1,7 +1,5 @@
 """Generalized advantage estimation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -33,29 +31,31 @@ def gae(
 
     "High-Dimensional Continuous Control Using Generalized Advantage Estimation", Schulman et al. 2016,
     arXiv:1506.02438, equation 16; for truncation "Time Limits in Reinforcement Learning", Pardo et al. 2018,
-    arXiv:1712.00378; for a discount per transition "Unifying Task Specification in Reinforcement Learning", White 2017,
-    arXiv:1609.01995.
+    arXiv:1712.00378; for a discount per transition "Unifying Task Specification in Reinforcement Learning",
+    White 2017, arXiv:1609.01995.
 
-    With λ = 0 A_t is δ_t; with λ = 1 R_t is the discounted return. A turn that is both terminated and truncated is
-    terminated. Padding turns, all zeros, add nothing to the turns before them.
+    With λ = 0 A_t is δ_t; with λ = 1 R_t is the discounted return. A turn that is both terminated and
+    truncated is terminated. Padding turns, all zeros, add nothing to the turns before them.
 
     Args:
         rewards: [B, N], time last; one row may hold several episodes in sequence.
         values: [B, N], the state values before each turn.
-        next_values: [B, N]; next_values[b, t] is the value of the observation that turn t led to: for a truncated turn
-            the true last observation, not the first of the next episode. It is not read where terminated.
+        next_values: [B, N]; next_values[b, t] is the value of the observation that turn t led to: for a
+            truncated turn the true last observation, not the first of the next episode. It is not read where
+            terminated.
         terminated: [B, N] of bool.
         truncated: [B, N] of bool.
-        gamma: one discount for all turns, or [B, N] with the discount of what follows each. Where entries are tokens, 1
-            within a turn and γ at its last token count the discount in turns, though λ still counts every token.
+        gamma: one discount for all turns, or [B, N] with the discount of what follows each. Where entries are
+            tokens, 1 within a turn and γ at its last token count the discount in turns, though λ still counts
+            every token.
         gae_lambda: λ, from 0 to 1.
 
     Returns:
         Advantages and returns, each [B, N], without gradient; at least float32.
 
     Raises:
-        ValueError: if the shapes differ, a flag is not bool, or gamma or gae_lambda is outside [0, 1]; the entries of a
-            tensor are not read to check them.
+        ValueError: if the shapes differ, a flag is not bool, or gamma or gae_lambda is outside [0, 1]; the
+            entries of a tensor are not read to check them.
     """
     require_rank(2, rewards=rewards)
     require_same_shape(

@@ -1,7 +1,5 @@
 """Checks of input shapes, dtypes and ranges. All are cheap: none reads a tensor's entries."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,8 @@ def require_rank(rank: int, **tensors: Tensor) -> None:
 
 
 def require_bool(**tensors: Tensor) -> None:
-    """Raise ValueError, naming the dtype, unless each is a bool tensor: `~` means something else to a number."""
+    """Raise ValueError, naming the dtype, unless each is a bool tensor: `~` means something else to a
+    number."""
     for name, tensor in tensors.items():
         if tensor.dtype != torch.bool:
             raise ValueError(f"{name} must be a bool tensor, got {tensor.dtype}; pass {name}.bool()")

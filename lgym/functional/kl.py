@@ -1,7 +1,5 @@
 """Kullback-Leibler divergence, exact and estimated from samples, and entropy."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor
@@ -16,8 +14,8 @@ def categorical_kl(p_logprobs: Tensor, q_logprobs: Tensor) -> Tensor:
 
     "Elements of Information Theory", Cover & Thomas 2006, section 2.3.
 
-    An entry that is -inf in p adds 0 with zero gradient; a row that is all -inf (padding) is 0. An entry that is -inf in
-    q alone makes the divergence inf: q forbids what p does.
+    An entry that is -inf in p adds 0 with zero gradient; a row that is all -inf (padding) is 0. An entry that
+    is -inf in q alone makes the divergence inf: q forbids what p does.
 
     Args:
         p_logprobs: [..., C], normalized, -inf for what cannot be chosen.
@@ -59,8 +57,8 @@ def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
     "Approximating KL Divergence", Schulman 2020, http://joschu.net/blog/kl-approx.html, k1.
 
-    For rewards and metrics. As a loss it teaches nothing: on its own samples its mean gradient is 0 ("On a few pitfalls
-    in KL divergence gradient estimation for RL", Tang & Munos 2025, arXiv:2506.09477).
+    For rewards and metrics. As a loss it teaches nothing: on its own samples its mean gradient is 0 ("On a
+    few pitfalls in KL divergence gradient estimation for RL", Tang & Munos 2025, arXiv:2506.09477).
 
     Args:
         logprobs: [...], of samples from π.
@@ -99,8 +97,8 @@ def kl_k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 def kl_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """One-sample estimate k3 of KL(π || ref): unbiased and never negative.
 
-    exp(d) - d - 1 with d = log ref - log π, of samples from π. Source as for `kl_k1`; also equation 4 of GRPO,
-    arXiv:2402.03300.
+    exp(d) - d - 1 with d = log ref - log π, of samples from π. Source as for `kl_k1`; also equation 4 of
+    GRPO, arXiv:2402.03300.
 
     As a loss on its own samples its mean gradient is that of the other direction, KL(ref || π).
 

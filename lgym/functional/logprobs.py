@@ -1,7 +1,5 @@
 """Log-probabilities of candidate answers, from the likelihoods that a model gives their texts."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -13,11 +11,12 @@ def candidate_logprobs(scores: Tensor, lengths: Tensor, mask: Tensor, *, tempera
 
     log softmax_c(scores_c / lengths_c / temperature), over the candidates where mask is True.
 
-    "True Knowledge Comes from Practice", Tan et al. 2024, arXiv:2401.14151: lengths count the candidate's tokens or its
-    words, so that long candidates are not at a disadvantage; with lengths of 1 the scores are taken as they are.
+    "True Knowledge Comes from Practice", Tan et al. 2024, arXiv:2401.14151: lengths count the candidate's
+    tokens or its words, so that long candidates are not at a disadvantage; with lengths of 1 the scores are
+    taken as they are.
 
-    Scores and lengths where mask is False are never read and get zero gradient. With one candidate its log-probability
-    is 0; with none, all are -inf.
+    Scores and lengths where mask is False are never read and get zero gradient. With one candidate its
+    log-probability is 0; with none, all are -inf.
 
     Args:
         scores: [..., C], sums of log-probabilities over a candidate's tokens.

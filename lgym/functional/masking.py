@@ -1,10 +1,8 @@
 """Masked means, deviations and whitening.
 
-A mask is a bool tensor, or non-negative weights of any dtype, of the shape of what it masks. An entry whose weight is 0
-is never read, so it may hold anything, NaN included.
+A mask is a bool tensor, or non-negative weights of any dtype, of the shape of what it masks. An entry whose
+weight is 0 is never read, so it may hold anything, NaN included.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
@@ -23,8 +21,8 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None = Non
         dim: the dimensions to reduce; `None` reduces all.
 
     Returns:
-        0-d, or [...] without `dim`; at least float32. Where nothing counts the mean is 0 with zero gradient: a row of
-        padding teaches nothing.
+        0-d, or [...] without `dim`; at least float32. Where nothing counts the mean is 0 with zero gradient:
+        a row of padding teaches nothing.
 
     Raises:
         ValueError: if the shapes differ.
@@ -46,8 +44,8 @@ def masked_deviations(x: Tensor, mask: Tensor) -> Tensor:
         mask: [...], bool or weights.
 
     Returns:
-        [...]; at least float32. Where all entries that count are equal, every deviation is exactly 0, whatever the
-        rounding of their mean: the mean is taken of the distances from one of them.
+        [...]; at least float32. Where all entries that count are equal, every deviation is exactly 0,
+        whatever the rounding of their mean: the mean is taken of the distances from one of them.
 
     Raises:
         ValueError: if the shapes differ.

@@ -1,7 +1,5 @@
 """Discounted returns."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -22,16 +20,16 @@ def discounted_returns(
 
     R_t = r_t + γ R_{t+1};  R_{t+1} is 0 where terminated_t, and next_v_t where truncated_t or t = N - 1.
 
-    "Reinforcement Learning: An Introduction", Sutton & Barto 2018, equation 3.9; for the bootstrap "Time Limits in
-    Reinforcement Learning", Pardo et al. 2018, arXiv:1712.00378.
+    "Reinforcement Learning: An Introduction", Sutton & Barto 2018, equation 3.9; for the bootstrap "Time
+    Limits in Reinforcement Learning", Pardo et al. 2018, arXiv:1712.00378.
 
-    A turn that is both terminated and truncated is terminated. Where padding turns follow a row that was cut off, mark
-    its last real turn truncated.
+    A turn that is both terminated and truncated is terminated. Where padding turns follow a row that was cut
+    off, mark its last real turn truncated.
 
     Args:
         rewards: [B, N], time last; one row may hold several episodes in sequence.
-        next_values: [B, N]; next_values[b, t] is the value of the observation that turn t led to. It is read only where
-            an episode was cut off. Zeros mean no bootstrap.
+        next_values: [B, N]; next_values[b, t] is the value of the observation that turn t led to. It is read
+            only where an episode was cut off. Zeros mean no bootstrap.
         terminated: [B, N] of bool.
         truncated: [B, N] of bool.
         gamma: the discount, from 0 to 1.

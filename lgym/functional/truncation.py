@@ -1,7 +1,5 @@
 """Top-k and nucleus (top-p) truncation of a distribution over tokens."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -11,10 +9,11 @@ from lgym.functional.inputs import require_between
 def truncate_logits(logits: Tensor, *, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     """Set to -inf every token outside the `top_k` likeliest, and outside the nucleus of `top_p`.
 
-    The nucleus is the smallest set of likeliest tokens whose probabilities, after `top_k`, sum to at least `top_p`.
+    The nucleus is the smallest set of likeliest tokens whose probabilities, after `top_k`, sum to at least
+    `top_p`.
 
-    "Hierarchical Neural Story Generation", Fan et al. 2018, arXiv:1805.04833, section 5.4 (top_k); "The Curious Case of
-    Neural Text Degeneration", Holtzman et al. 2020, arXiv:1904.09751, section 3.1 (top_p).
+    "Hierarchical Neural Story Generation", Fan et al. 2018, arXiv:1805.04833, section 5.4 (top_k); "The
+    Curious Case of Neural Text Degeneration", Holtzman et al. 2020, arXiv:1904.09751, section 3.1 (top_p).
 
     Args:
         logits: [..., V].

@@ -1,7 +1,5 @@
 """Value losses, unreduced. The half belongs to the loss, so that its gradient is the plain error."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -15,8 +13,8 @@ def value_loss(values: Tensor, returns: Tensor) -> Tensor:
 
     (v - R)² / 2
 
-    "Proximal Policy Optimization Algorithms", Schulman et al. 2017, arXiv:1707.06347, equation 9, there without the
-    half.
+    "Proximal Policy Optimization Algorithms", Schulman et al. 2017, arXiv:1707.06347, equation 9, there
+    without the half.
 
     Args:
         values: [...].

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from lgym.loop.learner import LoopLearner
 
 NOT_FOUND = (ValueError, LookupError, AttributeError, TypeError)
-"""What reading a text raises where the action is not in it: a failed `int`, a missing key, no match to take a group of."""
+"""What reading a text raises where the action is not in it: a failed `int`, a missing key, no match to take a
+group of."""
 
 
 class _FromMethod:
-    """`system_prompt` as `get_system_prompt()` says it; an agent may still keep an attribute of its own by that name."""
+    """`system_prompt` as `get_system_prompt()` says it; an agent may still keep an attribute of its own by
+    that name."""
 
     def __get__(self, agent: Agent | None, owner: type | None = None) -> Any:
         return self if agent is None else agent.get_system_prompt()
@@ -39,18 +41,18 @@ class Agent(TextAgent):
                 done = terminated or truncated
             train_stats = agent.terminate_episode()
 
-    A subclass says three things: `get_system_prompt`, `format_observation` and `extract_action`. Without a model it is a
-    `TextAgent` like any other, and can be named in a YAML as `data.agent`.
+    A subclass says three things: `get_system_prompt`, `format_observation` and `extract_action`. Without a
+    model it is a `TextAgent` like any other, and can be named in a YAML as `data.agent`.
 
     Args:
-        model: any causal model of transformers; with adapters of peft, these are trained; a value head around it is
-            replaced by lgym's. None makes words without a model, for a YAML.
+        model: any causal model of transformers; with adapters of peft, these are trained; a value head around
+            it is replaced by lgym's. None makes words without a model, for a YAML.
         tokenizer: the model's.
         device: where it runs, such as `cpu` or `cuda:0`; None leaves it where it is.
         generate_config_dict: how replies are drawn, see `lgym.loop.keywords.GENERATION`.
         ppo_config_dict: how it learns, see `lgym.loop.keywords`.
-        lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`, `dropout`,
-            `target_modules`) others, False trains every weight.
+        lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`,
+            `dropout`, `target_modules`) others, False trains every weight.
         history: how many earlier turns of an episode the model is shown.
         seed: of the adapters' start, of what is sampled and of the order of minibatches; None is the
             ppo_config_dict's, else 0.
@@ -95,8 +97,9 @@ class Agent(TextAgent):
             self.device = self._learner.llm.device
         elif generate_config_dict is not None or ppo_config_dict is not None:
             raise ValueError(
-                f"{type(self).__name__} was given keywords for a model, and no model. Give one, such as those of "
-                "lgym.models.load_model_and_tokenizer; in a YAML, say under `model:` what is said here."
+                f"{type(self).__name__} was given keywords for a model, and no model. Give one, such as "
+                "those of lgym.models.load_model_and_tokenizer; in a YAML, say under `model:` what is said "
+                "here."
             )
 
     @abstractmethod
@@ -105,10 +108,12 @@ class Agent(TextAgent):
 
     @abstractmethod
     def extract_action(self, response: str) -> Any:
-        """The environment's action that a reply names. `None`, or an error of reading (`NOT_FOUND`), is a failure."""
+        """The environment's action that a reply names. `None`, or an error of reading (`NOT_FOUND`), is a
+        failure."""
 
     def parse(self, text: str) -> ParsedAction:
-        """What `extract_action` says of a reply, as data; after JSON and `pattern` where the agent has set them."""
+        """What `extract_action` says of a reply, as data; after JSON and `pattern` where the agent has set
+        them."""
         return read_action(
             text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern
         )
@@ -128,10 +133,12 @@ class Agent(TextAgent):
             return ParsedAction.failure(f"extract_action found nothing in {text!r}")
         return action if isinstance(action, ParsedAction) else ParsedAction(action)
 
-    # -- the loop -------------------------------------------------------------------------------------------------------
+    # -- the loop
+    # -------------------------------------------------------------------------------------------------------
 
     def act(self, observation: Any) -> Any:
-        """The action that the model's reply to an observation names; `default_action` (None) where it names none.
+        """The action that the model's reply to an observation names; `default_action` (None) where it names
+        none.
 
         Such a turn counts like any other: what is paid until the next one is its reward.
         """
@@ -141,7 +148,8 @@ class Agent(TextAgent):
         return parsed.action if parsed.ok else self.default_action
 
     def assign_reward(self, reward: float) -> None:
-        """Pays the last turn; several payments of one turn add up. Raises `ValueError` before the first turn."""
+        """Pays the last turn; several payments of one turn add up. Raises `ValueError` before the first
+        turn."""
         self._trained.pay(float(reward))
 
     def terminate_episode(self, train: bool = True, *, truncated_at: Any = None) -> dict[str, float]:
@@ -149,8 +157,8 @@ class Agent(TextAgent):
 
         Args:
             train: whether it is kept to learn from.
-            truncated_at: where a time limit, and no end of the game, stopped it: the last observation, whose value stands
-                for the rewards that would have followed. By default nothing would have followed.
+            truncated_at: where a time limit, and no end of the game, stopped it: the last observation, whose
+                value stands for the rewards that would have followed. By default nothing would have followed.
 
         Returns:
             The metrics of docs/metrics.md where it learned, else an empty dict.
@@ -159,8 +167,8 @@ class Agent(TextAgent):
         return self._trained.end(train, text)
 
     def imitate(self, turns: Iterable[tuple[Any, str]], epochs: int = 4) -> dict[str, float]:
-        """Learns to answer as it is shown, by supervised learning: for a model that does not come by itself to the answers
-        that `extract_action` reads.
+        """Learns to answer as it is shown, by supervised learning: for a model that does not come by itself
+        to the answers that `extract_action` reads.
 
         Args:
             turns: observations and the replies to them, each learned as the first turn of an episode.
@@ -182,7 +190,8 @@ class Agent(TextAgent):
             )
         if unread is not None:
             raise ValueError(
-                f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be imitated."
+                f"{type(self).__name__}.extract_action finds no action in {unread!r}, which is to be "
+                "imitated."
             )
         return self._trained.imitate(self, shown, epochs)
 
@@ -197,7 +206,8 @@ class Agent(TextAgent):
         return self._trained.rewards
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes into `torch.save` to go on from the last update: what is trained, the optimizer's state, chance."""
+        """What goes into `torch.save` to go on from the last update: what is trained, the optimizer's state,
+        chance."""
         return self._trained.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -208,7 +218,7 @@ class Agent(TextAgent):
     def _trained(self) -> LoopLearner:
         if self._learner is None:
             raise ValueError(
-                f"This {type(self).__name__} has no model to play with: make it with a model and its tokenizer, such as "
-                "those of lgym.models.load_model_and_tokenizer."
+                f"This {type(self).__name__} has no model to play with: make it with a model and its "
+                "tokenizer, such as those of lgym.models.load_model_and_tokenizer."
             )
         return self._learner

@@ -1,7 +1,5 @@
 """The episodes of a user's loop, and the `Rollout` made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The input and the output of memories."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

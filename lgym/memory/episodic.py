@@ -1,7 +1,5 @@
 """Episodic memory: turns or episodes of the past, retrieved by their observations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import accumulate
@@ -30,26 +28,27 @@ class _Entry:
 
 
 class EpisodicMemory:
-    """Turns or whole episodes with their returns; the nearest to an observation are retrieved, the best and newest first.
+    """Turns or whole episodes with their returns; the nearest to an observation are retrieved, the best and
+    newest first.
 
         score = similarity * (1 - return_weight * (1 - r)) * 0.5 ** (age / half_life)
 
-    Similarity is rapidfuzz's `fuzz.ratio` of the two observations' texts, from 0 to 1. r is the memory's mean return,
-    from 0 for the lowest of all that are stored to 1 for the highest (1 if all are equal). Age counts the rollouts since
-    it happened last. Of equal scores the newest comes first.
+    Similarity is rapidfuzz's `fuzz.ratio` of the two observations' texts, from 0 to 1. r is the memory's mean
+    return, from 0 for the lowest of all that are stored to 1 for the highest (1 if all are equal). Age counts
+    the rollouts since it happened last. Of equal scores the newest comes first.
 
-    A turn is retrieved by its observation; an episode by its first one, in every turn of an episode that began like it.
-    Turns with the same observation and answer are one memory, and so are episodes that began alike and have the same
-    summary: it is as old as the last of them, and its return is their mean, in which a return counts half after each
-    `half_life`.
+    A turn is retrieved by its observation; an episode by its first one, in every turn of an episode that
+    began like it. Turns with the same observation and answer are one memory, and so are episodes that began
+    alike and have the same summary: it is as old as the last of them, and its return is their mean, in which
+    a return counts half after each `half_life`.
 
     A rollout's episodes are stored when the rollout ends, so that all of it retrieves the same.
 
     Args:
         unit: the unit of a memory: a turn, or an episode.
         top_k: the maximum number of memories shown.
-        capacity: the maximum number of memories stored; the one with the lowest score leaves first, all taken as
-            similar, and of equals the oldest.
+        capacity: the maximum number of memories stored; the one with the lowest score leaves first, all taken
+            as similar, and of equals the oldest.
         min_similarity: the least similarity of a memory that is shown; 1 for the same observation only.
         return_weight: the weight of returns beside similarity, 0 to 1.
         half_life: rollouts in which a memory's score halves; null leaves age aside.
@@ -92,7 +91,8 @@ class EpisodicMemory:
         return len(self._entries)
 
     def similar(self, turns: Sequence[RememberedTurn], observation_text: str) -> tuple[Memory, ...]:
-        """The memories retrieved at an observation after these turns of its episode, the highest score first."""
+        """The memories retrieved at an observation after these turns of its episode, the highest score
+        first."""
         query = turns[0].observation_text if self.unit == "episode" and turns else observation_text
         if query not in self._retrieved:
             if len(self._retrieved) >= CACHED_QUERIES:
@@ -126,8 +126,8 @@ class EpisodicMemory:
         """Restore what `state_dict` wrote. Raises `ValueError` for memories of another unit."""
         if state["unit"] != self.unit:
             raise ConfigError(
-                f"The checkpoint remembers by the {state['unit']} and data.episodic_memory.unit is {self.unit}. Go on "
-                f"with unit: {state['unit']}, or train anew."
+                f"The checkpoint remembers by the {state['unit']} and data.episodic_memory.unit is "
+                f"{self.unit}. Go on with unit: {state['unit']}, or train anew."
             )
         self._rollouts = state["rollouts"]
         entries = [_Entry(*fields) for fields in state["entries"]]

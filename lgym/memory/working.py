@@ -1,7 +1,5 @@
 """Working memory: the last turns of the current episode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from lgym.memory.entries import RememberedTurn

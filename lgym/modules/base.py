@@ -35,9 +35,12 @@ from lgym.modules.token_objective import (
     token_terms,
     value_objective,
 )
-from lgym.policies import GenerationPolicy, LLMPolicy
+from lgym.policies import CandidatePolicy, GenerationPolicy, LLMPolicy, ThinkPolicy
 from lgym.rollout import Rollout
 from lgym.types import ConfigError
+
+AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy | LLMPolicy
+"""The policies by name, so that a YAML may leave out the class path, and any of a user's own."""
 
 DEFAULT_LLM = LLMConfig()
 NO_SFT = SFTConfig()
@@ -57,7 +60,7 @@ class PolicyLearner(OptimizedModule, ABC):
     def __init__(
         self,
         llm: LLMConfig = DEFAULT_LLM,
-        policy: LLMPolicy | None = None,
+        policy: AnyPolicy | None = None,
         optimizer: OptimizerCallable = default_optimizer,
         lr_scheduler: LRSchedulerCallable | None = None,
         loss: LossConfig = CLIPPED,

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from lgym.modules.advantages import AdvantageLevel, Advantages, gae_advantages, token_timeline, turn_timeline
-from lgym.modules.base import PolicyLearner
+from lgym.modules.base import AnyPolicy, PolicyLearner
 from lgym.modules.config_checks import require_discounts, require_one_of, require_positive
 from lgym.modules.configs import CriticConfig, LossConfig
 from lgym.modules.preparation import evaluate_batch
 from lgym.modules.response_batch import RolloutTurns
-from lgym.policies import CandidatePolicy, LLMPolicy
+from lgym.policies import CandidatePolicy
 
 PPO_LOSS = LossConfig(entropy_coef=0.01, old_kl_coef=0.3, target_kl=0.2)
 PPO_CRITIC = CriticConfig(value_warmup=1)
@@ -35,7 +35,7 @@ class PPO(PolicyLearner):
 
     def __init__(
         self,
-        policy: LLMPolicy | None = None,
+        policy: AnyPolicy | None = None,
         loss: LossConfig = PPO_LOSS,
         critic: CriticConfig = PPO_CRITIC,
         advantage_level: AdvantageLevel = "turn",

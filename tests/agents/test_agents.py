@@ -72,8 +72,8 @@ class Poet(TextAgent):
 
 
 def test_every_built_in_agent_is_tested_here():
-    """A new agent left out of this file's table would be promised and not tested. TextWorld's needs games, and a file of its
-    own."""
+    """A new agent left out of this file's table would be promised and not tested. TextWorld's needs games,
+    and a file of its own."""
     built_in = {getattr(lgym.agents, name) for name in lgym.agents.__all__} - {TextAgent, TextWorldAgent}
     assert built_in == set(ENV_OF)
 
@@ -120,7 +120,10 @@ def test_blackjack_texts_tell_all_states_apart():
 
 @pytest.mark.parametrize(
     ("observation", "text"),
-    [((14, 10, 0), "Your hand: hard fourteen against ten"), ((17, 1, 1), "Your hand: soft seventeen against ace")],
+    [
+        ((14, 10, 0), "Your hand: hard fourteen against ten"),
+        ((17, 1, 1), "Your hand: soft seventeen against ace"),
+    ],
 )
 def test_blackjack_text(observation, text):
     """Soft and hard mixed up, or the ace called 1, would contradict the prompt."""
@@ -154,7 +157,8 @@ def test_actions_are_found_whatever_the_case():
 
 
 def test_candidates_default_to_the_actions():
-    """An agent with names offers them; one without must say `None`, as an empty list offers nothing to choose from."""
+    """An agent with names offers them; one without must say `None`, as an empty list offers nothing to choose
+    from."""
     assert list(Lift().candidates(3, {})) == ["Down", "Up"]
     assert Poet().candidates(3, {}) is None
 
@@ -227,7 +231,8 @@ def test_cartpole_in_words(observation, text):
 
 
 def test_cartpoles_words_are_precise_enough_for_every_step():
-    """A rule on nothing but the words (lean + turning + a little of the cart's speed and place) balances to the end."""
+    """A rule on nothing but the words (lean + turning + a little of the cart's speed and place) balances to
+    the end."""
     sizes = {"slowly": 1.0, "": 2.0, "fast": 4.0}
     agent, env = CartPoleAgent(), gymnasium.make("CartPole-v1")
     for seed in range(5):
@@ -235,7 +240,9 @@ def test_cartpoles_words_are_precise_enough_for_every_step():
         steps, over = 0, False
         while not over:
             cart, pole = agent.format_observation(observation).split(", ")
-            push = 2.0 * _signed(pole, r"pole (slightly|far|) ?(left|right)", {"slightly": 1.0, "": 2.0, "far": 4.0})
+            push = 2.0 * _signed(
+                pole, r"pole (slightly|far|) ?(left|right)", {"slightly": 1.0, "": 2.0, "far": 4.0}
+            )
             push += 7.2 * _signed(pole, r"turning (left|right) ?(slowly|fast|)", sizes) / 2
             push += 2.3 * _signed(cart, r"cart (far|) ?(left|right)", {"": 1.0, "far": 2.0})
             push += 4.6 * _signed(cart, r"moving (left|right) ?(fast|)", {"": 1.0, "fast": 2.0})

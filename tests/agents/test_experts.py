@@ -61,7 +61,8 @@ def test_the_dealers_rule_hits_below_17():
 
 
 def test_the_dealers_rule_is_disturbed_as_often_as_it_says():
-    """Half of its actions are drawn, half of these against the rule: 1 in 4, of 4,000 with a standard error of 0.007."""
+    """Half of its actions are drawn, half of these against the rule: 1 in 4, of 4,000 with a standard error
+    of 0.007."""
     expert = DealersRule(noise=0.5)
     against = sum(expert.act((20, 5, 0), {}) for _ in range(4000)) / 4000
     assert against == pytest.approx(0.25, abs=0.03)

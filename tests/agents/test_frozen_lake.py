@@ -10,9 +10,18 @@ from lgym.agents import FrozenLakeAgent
 
 
 def test_the_start_is_in_words():
-    assert FrozenLakeAgent().format_observation(0) == "Ice: down, right. Wall: left, up. Goal: 3 down and 3 right"
-    assert FrozenLakeAgent().format_observation(6) == "Ice: down, up. Hole: left, right. Goal: 2 down and 1 right"
-    assert FrozenLakeAgent(["GF", "FS"]).format_observation(3) == "Ice: left, up. Wall: down, right. Goal: 1 up and 1 left"
+    assert (
+        FrozenLakeAgent().format_observation(0)
+        == "Ice: down, right. Wall: left, up. Goal: 3 down and 3 right"
+    )
+    assert (
+        FrozenLakeAgent().format_observation(6)
+        == "Ice: down, up. Hole: left, right. Goal: 2 down and 1 right"
+    )
+    assert (
+        FrozenLakeAgent(["GF", "FS"]).format_observation(3)
+        == "Ice: left, up. Wall: down, right. Goal: 1 up and 1 left"
+    )
 
 
 @pytest.mark.parametrize("map_name", ["4x4", "8x8"])
@@ -81,13 +90,16 @@ def test_maps_that_nobody_sees_are_refused():
 
 
 def test_baselines_are_those_of_the_environment_that_is_played():
-    """The corner is one step away: 0.5 of all random first moves end there or in the hole, 5 paid for the goal."""
+    """The corner is one step away: 0.5 of all random first moves end there or in the hole, 5 paid for the
+    goal."""
     agent = FrozenLakeAgent()
     assert agent.reference_returns()["optimal"] == 1.0
     agent.bind(gymnasium.make("FrozenLake-v1", is_slippery=True))
     assert agent.reference_returns()["optimal"] == pytest.approx(0.7442, abs=1e-4)
     agent.bind(
-        gymnasium.make("FrozenLake-v1", is_slippery=False, desc=["SG"], reward_schedule=(5, 0, 0), max_episode_steps=1)
+        gymnasium.make(
+            "FrozenLake-v1", is_slippery=False, desc=["SG"], reward_schedule=(5, 0, 0), max_episode_steps=1
+        )
     )
     assert agent.reference_returns() == {"random": 5 / 4, "optimal": 5.0}  # right is one of four
 

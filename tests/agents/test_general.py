@@ -36,13 +36,17 @@ def test_with_settings():
         units={"position": "m"},
         decimals={"velocity": 2},
     )
-    assert agent.system_prompt == "Swing the car up to the flag at 0.5 m. Answer with one of these: left, wait, right."
+    assert (
+        agent.system_prompt
+        == "Swing the car up to the flag at 0.5 m. Answer with one of these: left, wait, right."
+    )
     assert agent.format_observation([-0.5, 0.01]) == "position: -0.50 m, velocity: 0.01"
     assert agent.parse('{"action": "right"}').action == 2
 
 
 def test_a_mask_leaves_candidates_out():
-    """Taxi's, and where `info` has it under another name; all are offered where it allows none, or is not asked."""
+    """Taxi's, and where `info` has it under another name; all are offered where it allows none, or is not
+    asked."""
     agent = bound(make_env("Taxi-v4"))
     assert list(agent.candidates(0, {"action_mask": np.array([1, 0, 0, 0, 0, 1])})) == ["0", "5"]
     assert len(agent.candidates(0, {"action_mask": np.zeros(6)})) == 6
@@ -72,7 +76,9 @@ def test_many_actions_have_to_be_spoken():
 
 def test_free_text_is_read_by_json_or_pattern():
     """Also for actions that are no single number."""
-    agent = bound(spaces.env(action_space=MultiDiscrete([20, 20])), pattern=r"Move: (.*)\.", fallback="random")
+    agent = bound(
+        spaces.env(action_space=MultiDiscrete([20, 20])), pattern=r"Move: (.*)\.", fallback="random"
+    )
     assert agent.parse('So: {"action": "3, 17"}').action.tolist() == [3, 17]
     assert agent.parse("I think. Move: 3, 17.").action.tolist() == [3, 17]
     assert not agent.parse("I move 3, 17.").ok

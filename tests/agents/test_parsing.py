@@ -6,13 +6,15 @@ import time
 
 import gymnasium
 import pytest
-from lgym.data.slot import Slot
 
 from helpers import echo, tiny
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
 from lgym.agents.parsing import JSON_LENGTH, PATTERN_LENGTH, action_number, last_json_object, last_match, value_text
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.prompt_builder import PromptBuilder
-from lgym.types import ParsedAction, Said
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.rollout import Response
+from lgym.types import ParsedAction
 
 
 class Lift(TextAgent):
@@ -290,13 +292,14 @@ def test_an_agent_chooses_its_key_or_none():
 def test_replies_are_parsed_in_play():
     """An environment fed by `extract_action` alone would take every JSON reply for rubbish."""
     agent = echo.CountingAgent()
-    slot = Slot(gymnasium.make("Counting-v0"), agent, PromptBuilder(tiny.tokenizer(), "Go.", 2048), chooses=False)
-    slot.reset(3)
+    builder = PromptBuilder(tiny.tokenizer(), "Go.", 2048)
+    runner = EnvRunner(gymnasium.make("Counting-v0"), EpisodePrompts(agent, builder, scores_candidates=False))
+    runner.reset(3)
     reply = json.dumps({"action": agent.actions[1]})
-    slot.step(Said(reply, reply, tuple(tiny.tokenizer().encode(reply)), ended=True))
-    assert slot.parsed
-    assert slot._action == 1
-    slot.close()
+    runner.step(Response(tuple(tiny.tokenizer().encode(reply)), (), True, reply))
+    assert runner.parsed
+    assert runner._reader.action == 1
+    runner.close()
 
 
 @pytest.mark.parametrize(

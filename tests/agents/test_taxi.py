@@ -55,7 +55,14 @@ def test_candidates_are_those_that_change_something(taxi):
     state = taxi.encode(3, 0, 1, 2)
     info = {"action_mask": taxi.action_mask(state)}
     assert TaxiAgent().candidates(state, info) == ["down", "up"]
-    assert list(TaxiAgent(allowed_only=False).candidates(state, info)) == ["down", "up", "right", "left", "pick", "drop"]
+    assert list(TaxiAgent(allowed_only=False).candidates(state, info)) == [
+        "down",
+        "up",
+        "right",
+        "left",
+        "pick",
+        "drop",
+    ]
     assert len(TaxiAgent().candidates(state, {})) == 6
 
 

@@ -8,7 +8,8 @@ from lgym.agents import TextWorldAgent
 from lgym.agents.textworld import steps
 
 OBSERVATION = (
-    "Goal: Welcome to TextWorld! Here is your task for today. First stop, make an effort to venture south. After that, open "
+    "Goal: Welcome to TextWorld! Here is your task for today. First stop, make an effort to venture south. "
+    "After that, open "
     "the TextWorld safe. Got that? Good!\n"
     "Place: -= Spare Room =- You are in a spare room. There is a safe. There is an exit to the south.\n"
     "Inventory: You are carrying: a type X key and a sock.\n"
@@ -21,23 +22,32 @@ INFO = {"admissible_commands": ["take key", "go south", "look", "inventory", "ex
     ("goal", "expected"),
     [
         (
-            "You are now playing a profound round of TextWorld! First of all, you could, like, retrieve the cloak from the "
-            "formless safe. And then, ditch the cloak on the floor of the cellar. And once you've done that, you win!",
+            "You are now playing a profound round of TextWorld! First of all, you could, like, retrieve the "
+            "cloak from the "
+            "formless safe. And then, ditch the cloak on the floor of the cellar. And once you've done "
+            "that, you win!",
             "retrieve the cloak from the formless safe, then ditch the cloak on the floor of the cellar",
         ),
         (
-            "Hey, thanks for coming over to the TextWorld today, there is something I need you to do for me. First off, if "
-            "it's not too much trouble, I need you to make an attempt to head east. After taking the latchkey, you can put "
+            "Hey, thanks for coming over to the TextWorld today, there is something I need you to do for "
+            "me. First off, if "
+            "it's not too much trouble, I need you to make an attempt to head east. After taking the "
+            "latchkey, you can put "
             "the sock inside the box. Okay, and then, make it so the safe is locked. Alright, thanks!",
             "head east, then put the sock inside the box, then make it so the safe is locked",
         ),
         (
-            "Who's got a virtual machine and is about to play through an exciting round of TextWorld? You do! Here is how "
-            "to play! First, it would be great if you could try to go east. With the key, unlock the TextWorld chest with "
+            "Who's got a virtual machine and is about to play through an exciting round of TextWorld? You "
+            "do! Here is how "
+            "to play! First, it would be great if you could try to go east. With the key, unlock the "
+            "TextWorld chest with "
             "the key. If you can get your hands on the sock, eat it. That's it!",
             "go east, then unlock the TextWorld chest with the key, then eat it",
         ),
-        ("Hey, thanks for coming over to TextWorld! Please eat the licorice strip.", "eat the licorice strip"),
+        (
+            "Hey, thanks for coming over to TextWorld! Please eat the licorice strip.",
+            "eat the licorice strip",
+        ),
         ("Welcome to TextWorld! Your objective is to open the safe.", "open the safe"),
         ("Find the treasure", "Find the treasure"),
     ],
@@ -73,7 +83,10 @@ def test_candidates_are_read_as_their_commands(free_text):
     ("text", "action"),
     [
         ("command: go east", "go east"),
-        ("I should leave.\nCommand: go east.\nThat is all I can do in this room, which is quite empty.", "go east"),
+        (
+            "I should leave.\nCommand: go east.\nThat is all I can do in this room, which is quite empty.",
+            "go east",
+        ),
         ("command: look\nNo, wait.\ncommand:  take key from safe ", "take key from safe"),
         ("> open safe", "open safe"),
         ('{"action": "open safe"}', "open safe"),
@@ -95,7 +108,8 @@ def test_the_prompt_says_how_to_answer():
 
 
 def test_the_candidates_are_enough_to_win(monkeypatch, tmp_path):
-    """TextWorld's own way to win, taken through what the agent offers, on games of the shape of configs/textworld.yaml."""
+    """TextWorld's own way to win, taken through what the agent offers, on games of the shape of
+    configs/textworld.yaml."""
     pytest.importorskip("textworld")
     from lgym.envs import make_env
 

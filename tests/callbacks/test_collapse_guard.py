@@ -171,7 +171,7 @@ def test_without_an_evaluation_it_goes_back_to_the_start(tmp_path, model_folder)
 def test_imitation_comes_before_the_start(tmp_path, model_folder):
     """Catches a rollback to before demonstrations that are not shown again."""
     config = tmp_path / "talk.yaml"
-    config.write_text(TALK.format(policy=THINKS, loss="{sft_rollouts: 2}", data=WARM))
+    config.write_text(TALK.format(policy=THINKS, sft="{rollouts: 2}", data=WARM))
     lgym(
         "fit", tmp_path, model_folder, config, trainer__max_epochs=3, data__eval_episodes=4,
         trainer__callbacks='[{"class_path": "lgym.callbacks.CollapseGuard"}, {"class_path": "helpers.spoiler.Spoiler"}]',

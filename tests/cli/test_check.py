@@ -421,25 +421,25 @@ def test_an_estimate_is_proportional():
         )
 
     rollout = types.SimpleNamespace(
-        episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), contexts=[0, 0], play_seconds=1.0
+        episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0], seconds=1.0
     )
     trial = Trial(rollout, [], [], 1.0, None, 3.0, 2, False, 100, 110, 7, 0.0, math.inf, 2)
     play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
-    asked = estimate(data(20, None), trial, play, speaks=False)
+    asked = estimate(data(20, None), trial, play, generates_text=False)
     assert asked["turns"] == 40.0  # 20 episodes of 2
     assert asked["distinct_prompts"] == 40.0
     assert asked["play_seconds"] == 20.0 + 4.0  # half a second a prompt; 0.1 s a turn in the environments
     assert asked["learn_seconds"] == 5 * 40 * 3.0 / 2
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
-    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_reply=True), play, speaks=True)
+    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_reply=True), play, generates_text=True)
     assert spoken["play_seconds"] == 80 / 4
     assert spoken["learn_seconds"] == 5 * 80 * 3.0 / 2
     written = dataclasses.replace(trial, kv_bytes_per_turn=30.0)
-    predicted = estimate(data(20, None), written, play, speaks=True)
+    predicted = estimate(data(20, None), written, play, generates_text=True)
     assert (
         predicted["memory_bytes"] == 100 + 2 * (8 - 2) * 30 + 7
     )  # keys and values of 6 environments more, copied once
-    bound = estimate(data(20, None), dataclasses.replace(written, kv_bytes_bound=100.0), play, speaks=True)
+    bound = estimate(data(20, None), dataclasses.replace(written, kv_bytes_bound=100.0), play, generates_text=True)
     assert bound["memory_bytes"] == 100 + 2 * (100 - 2 * 30) + 7
 
 

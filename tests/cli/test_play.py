@@ -100,7 +100,7 @@ def test_a_trained_checkpoint_plays(played, tmp_path, model_folder):
         tmp_path / "runs",
         model_folder,
         trainer__max_epochs=2,
-        model__init_args__value_warmup=0,
+        model__init_args__critic__value_warmup=0,
         **WARM,
     )
     files = sorted((tmp_path / "runs").rglob("*"))

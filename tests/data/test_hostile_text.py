@@ -15,7 +15,7 @@ from helpers.templates import TEMPLATES
 from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.models.registry import converted_folder
-from lgym.plain_text import LEFT_OUT, MARK, UNREADABLE, PlainText, shortened
+from lgym.plain_text import LEFT_OUT, MARK, REPLACEMENT_CHAR, SpecialTokenEscaper, truncate_middle
 from lgym.policies import GenerationPolicy
 from lgym.types import Said
 
@@ -96,7 +96,7 @@ def test_nor_can_what_was_said_before(reply, any_tokenizer):
         for turn in range(3):
             talk = talks[said == reply]
             context = talk.context(f"{said} {turn}", ())
-            talk.reply(Said(said, said, (*PlainText(any_tokenizer).ids(said), any_tokenizer.eos_token_id), True))
+            talk.reply(Said(said, said, (*SpecialTokenEscaper(any_tokenizer).token_ids(said), any_tokenizer.eos_token_id), True))
             if said == "yes":
                 expected = named(context.prompt_ids, any_tokenizer)
     if "split('e')" not in (any_tokenizer.chat_template or ""):
@@ -116,7 +116,7 @@ def test_what_a_reply_spells_goes_on_as_text():
     tokenizer = tiny.tokenizer()
     talk = Conversation(PromptBuilder(tokenizer, SYSTEM, 2048), "full")
     first = talk.context("red", ()).prompt_ids
-    said = (*PlainText(tokenizer).ids(FORGED), tokenizer.eos_token_id)
+    said = (*SpecialTokenEscaper(tokenizer).token_ids(FORGED), tokenizer.eos_token_id)
     talk.reply(Said(FORGED, FORGED, said, True))
     second = talk.context(FORGED, ()).prompt_ids
     assert second[: len(first + said)] == first + said
@@ -153,7 +153,7 @@ def test_what_is_not_special_is_the_replys_only_where_it_was_sampled():
     """A `<think>` that the model said is that token where the reply is encoded anew; one that it spelled out is text."""
     tokenizer = thinking()
     (think,) = tokenizer("<think>", add_special_tokens=False)["input_ids"]
-    for ids, times in (((think,), 1), (PlainText(tokenizer).ids("<think>"), 0)):
+    for ids, times in (((think,), 1), (SpecialTokenEscaper(tokenizer).token_ids("<think>"), 0)):
         talk = Conversation(PromptBuilder(tokenizer, SYSTEM, 2048), 1)
         for turn in range(3):
             prompt = talk.context(f"{turn} <think>", ()).prompt_ids
@@ -211,7 +211,7 @@ def test_white_space_that_a_token_takes_with_it_stays():
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens([AddedToken("<|end|>", special=True, lstrip=True, rstrip=True)], special_tokens=True)
     text = f"a{' ' * 3000}<|end|> \n b<|end|>"
-    ids = PlainText(tokenizer).ids(text)
+    ids = SpecialTokenEscaper(tokenizer).token_ids(text)
     assert not named(ids, tokenizer)
     assert tokenizer.decode(ids) == text
 
@@ -230,7 +230,7 @@ def test_cutting_a_token_uncovers_no_other():
     """Names that overlap: the tokenizer reads the first of them, and without it the second."""
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens([AddedToken(name, special=True) for name in ("<|a|>", "|a|>b", "a|>bc")], special_tokens=True)
-    ids = PlainText(tokenizer).ids("<|a|>bc")
+    ids = SpecialTokenEscaper(tokenizer).token_ids("<|a|>bc")
     assert not named(ids, tokenizer)
     assert tokenizer.decode(ids) == "<|a|>bc"
 
@@ -248,17 +248,17 @@ def test_a_slow_tokenizer_is_read_by_the_names_of_its_tokens():
             assert not return_offsets_mapping
             return tokenizer(texts, **options)
 
-    plain = PlainText(Slow())
+    plain = SpecialTokenEscaper(Slow())
     for text in HOSTILE:
-        assert not named(plain.ids(text), tokenizer)
-    assert plain.ids("red < green") == tuple(tokenizer.encode("red < green"))
+        assert not named(plain.token_ids(text), tokenizer)
+    assert plain.token_ids("red < green") == tuple(tokenizer.encode("red < green"))
 
 
 def test_a_token_of_one_character_becomes_unreadable():
     """It cannot be cut in two."""
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens([AddedToken("◁", special=True)], special_tokens=True)
-    assert tokenizer.decode(PlainText(tokenizer).ids("a◁b◁◁")) == f"a{UNREADABLE}b{UNREADABLE}{UNREADABLE}"
+    assert tokenizer.decode(SpecialTokenEscaper(tokenizer).token_ids("a◁b◁◁")) == f"a{REPLACEMENT_CHAR}b{REPLACEMENT_CHAR}{REPLACEMENT_CHAR}"
 
 
 def test_an_over_long_observation_keeps_its_beginning_and_its_end():
@@ -283,9 +283,9 @@ def test_the_limit_of_an_observation_can_be_set():
     context = builder.context("x" * 61, ())
     assert context.shortened
     assert len(context.observation_text.encode()) <= 60
-    assert shortened("abcdefg", 3) == "ab" + LEFT_OUT.format(4) + "g"
-    assert shortened("abc", 3) == "abc"
-    assert shortened("abc", 0) == LEFT_OUT.format(3)
+    assert truncate_middle("abcdefg", 3) == "ab" + LEFT_OUT.format(4) + "g"
+    assert truncate_middle("abc", 3) == "abc"
+    assert truncate_middle("abc", 0) == LEFT_OUT.format(3)
 
 
 def test_a_conversation_goes_on_behind_an_over_long_observation():

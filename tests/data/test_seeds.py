@@ -1,4 +1,5 @@
-"""Chance: a stream for each purpose, episodes of its own for each stage, and nothing drawn where nothing should be."""
+"""Chance: a stream for each purpose, episodes of its own for each stage, and nothing drawn where nothing
+should be."""
 
 from __future__ import annotations
 
@@ -38,9 +39,17 @@ class Learner:
 
 def module(batch=None, **settings):
     """A data module in its run: four environments, eight episodes a rollout and in an evaluation."""
-    kwargs = {"env": "Echo-v0", "agent": echo.EchoAgent(), "num_envs": 4, "episodes_per_rollout": 8, "eval_episodes": 8}
+    kwargs = {
+        "env": "Echo-v0",
+        "agent": echo.EchoAgent(),
+        "num_envs": 4,
+        "episodes_per_rollout": 8,
+        "eval_episodes": 8,
+    }
     data = RolloutDataModule(**{**kwargs, **settings})
-    data.trainer = types.SimpleNamespace(lightning_module=Learner(batch), max_epochs=9, progress_bar_callback=None)
+    data.trainer = types.SimpleNamespace(
+        lightning_module=Learner(batch), max_epochs=9, progress_bar_callback=None
+    )
     return data
 
 
@@ -63,8 +72,8 @@ def reset_seeds(data):
 
 
 def test_every_stage_plays_episodes_of_its_own():
-    """Catches validation that plays training's episodes, and test that plays validation's: each loader's reset seeds are
-    eight in its own range."""
+    """Catches validation that plays training's episodes, and test that plays validation's: each loader's
+    reset seeds are eight in its own range."""
     for seed in (0, 1):
         told = reset_seeds(module(seed=seed))
         for stage, (start, width) in STAGES.items():
@@ -84,8 +93,8 @@ def test_an_evaluation_plays_the_same_episodes_whenever_it_is_asked():
 
 
 def test_ranges_are_apart_for_every_run_and_every_process():
-    """1,000 run seeds, in one process and in eight, a million episodes each: catches ranges that are apart by chance alone,
-    of which two of these runs had training meet an evaluation."""
+    """1,000 run seeds, in one process and in eight, a million episodes each: catches ranges that are apart by
+    chance alone, of which two of these runs had training meet an evaluation."""
     for seed in range(1000):
         for size in (1, 8):
             firsts = [first_reset_seed(seed, "fit", rank, size) for rank in range(size)]
@@ -93,7 +102,9 @@ def test_ranges_are_apart_for_every_run_and_every_process():
             assert min(firsts) >= 0
             assert max(firsts) + EPISODES <= 2**31
             in_order = sorted(firsts)
-            assert all(low + EPISODES <= high for low, high in zip(in_order, in_order[1:], strict=False)), seed
+            assert all(low + EPISODES <= high for low, high in zip(in_order, in_order[1:], strict=False)), (
+                seed
+            )
 
 
 def test_runs_of_other_seeds_play_other_episodes():
@@ -103,12 +114,17 @@ def test_runs_of_other_seeds_play_other_episodes():
 
 
 def test_actions_are_drawn_from_no_environments_generator():
-    """Gymnasium makes an environment's generator of its reset seed: that of the actions was made of the first one too, so
-    the actions of a rollout were drawn from the very numbers that its first environment drew its cards from."""
+    """Gymnasium makes an environment's generator of its reset seed: that of the actions was made of the first
+    one too, so the actions of a rollout were drawn from the very numbers that its first environment drew its
+    cards from."""
     own = {seed for seeds in reset_seeds(module()).values() for seed in seeds} | {0}
     dataset = module().train_dataloader().dataset  # nothing has been played from it
     drawn = {float(np.random.default_rng(seed).random()) for seed in own}
-    for rng in (dataset.action_rng, dataset.order_rng, np.random.default_rng(stream(0, "validate", "actions"))):
+    for rng in (
+        dataset.action_rng,
+        dataset.order_rng,
+        np.random.default_rng(stream(0, "validate", "actions")),
+    ):
         assert float(rng.random()) not in drawn
 
 
@@ -125,15 +141,16 @@ def test_every_purpose_stage_and_process_has_a_stream_of_its_own():
 
 
 def test_greedy_draws_nothing():
-    """The likeliest word, which the policy says with probability 0.75, in all of 50 episodes; sampled, not in all: a greedy
-    evaluation that is given a generator samples, and reports another policy's return."""
+    """The likeliest word, which the policy says with probability 0.75, in all of 50 episodes; sampled, not in
+    all: a greedy evaluation that is given a generator samples, and reports another policy's return."""
     greedy, sampled = (played(loader) for loader in module(eval_episodes=50).val_dataloader())
     assert not greedy.choices[greedy.mask].any()
     assert 2 <= int((sampled.choices[sampled.mask] > 0).sum()) <= 30  # 12.5 expected, +- 3 x 3.1 and some
 
 
 def test_every_pass_is_shuffled_anew():
-    """20 prompts one at a time: none of three passes takes them in the order in which they were met, nor two alike."""
+    """20 prompts one at a time: none of three passes takes them in the order in which they were met, nor two
+    alike."""
     contexts = [Context((n,), (), (), str(n)) for n in range(20)]
     batch = reply_batch(contexts, list(range(20)), [(1,)] * 20)
     data = module(batch, update_epochs=3, minibatch_size=1)
@@ -169,7 +186,8 @@ def test_sampling_and_shuffling_go_on_apart():
     ],
 )
 def test_test_may_play_another_environment_than_validation(settings, signs):
-    """What it has otherwise, and what it leaves out stays as validation has it; `predict` goes with validation."""
+    """What it has otherwise, and what it leaves out stays as validation has it; `predict` goes with
+    validation."""
     data = module(env_kwargs={"turns": 2}, **settings)
     stages = ("fit", "validate", "test")
     assert [data.env_maker(stage)().unwrapped.sign for stage in stages] == signs
@@ -180,8 +198,8 @@ def test_test_may_play_another_environment_than_validation(settings, signs):
 
 
 def test_textworlds_test_games_are_not_validations():
-    """A hundred seeds in a row are all games of a range: as long as both had the same range, `test` told again what
-    validation had told, by which the weights were chosen."""
+    """A hundred seeds in a row are all games of a range: as long as both had the same range, `test` told
+    again what validation had told, by which the weights were chosen."""
     pytest.importorskip("textworld")
     data = yaml.safe_load((ROOT / "configs" / "textworld.yaml").read_text(encoding="utf-8"))["data"]
     own, evaluated = data["env_kwargs"], data["env_kwargs"] | data["eval_env_kwargs"]

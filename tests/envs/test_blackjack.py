@@ -46,7 +46,8 @@ def dealer_scores(total: int, has_ace: bool) -> dict[int, Fraction]:
 
 
 def naive_values(policy: np.ndarray):
-    """The same values by plain recursion over cards, in exact fractions, with Gymnasium's functions for the rules."""
+    """The same values by plain recursion over cards, in exact fractions, with Gymnasium's functions for the
+    rules."""
 
     def stay(total: int, has_ace: bool, dealer: int) -> Fraction:
         reward = Fraction(0)
@@ -69,7 +70,8 @@ def naive_values(policy: np.ndarray):
 
 
 def test_policy_value_matches_a_naive_recursion_over_cards(policy):
-    """A slip in the transition tables, the dealer's draws, the scoring or the first deal changes this number."""
+    """A slip in the transition tables, the dealer's draws, the scoring or the first deal changes this
+    number."""
     value = naive_values(policy)
     deals = [(a, b, dealer) for a in deck for b in deck for dealer in deck]
     expected = sum(value(a + b, 1 in (a, b), dealer) for a, b, dealer in deals) / 13**3
@@ -93,7 +95,8 @@ def test_policy_value_matches_hands_played_in_gymnasium(policy):
 
 
 def test_known_values():
-    """A change of rules (naturals, dealer's soft 17, ties) that moves the known figures must not pass silently."""
+    """A change of rules (naturals, dealer's soft 17, ties) that moves the known figures must not pass
+    silently."""
     assert blackjack.policy_value(blackjack.optimal_policy()) == pytest.approx(-0.0466, abs=5e-5)
     assert blackjack.policy_value(BELOW_17) == pytest.approx(-0.0793, abs=5e-5)
     assert blackjack.policy_value(POLICIES["stay"]) == pytest.approx(-0.1864, abs=5e-5)
@@ -104,7 +107,9 @@ def test_initial_distribution_by_hand():
     """An ace taken for 1, or a ten taken for one card in 13 instead of 4, shows in the first deal."""
     initial = blackjack.initial_distribution()
     assert initial.sum() == pytest.approx(1)
-    assert initial[INDEX[21, 10, 1]] == pytest.approx(2 * 1 * 4 / 169 * 4 / 13)  # ace and ten in either order, ten
+    assert initial[INDEX[21, 10, 1]] == pytest.approx(
+        2 * 1 * 4 / 169 * 4 / 13
+    )  # ace and ten in either order, ten
     assert initial[INDEX[12, 1, 1]] == pytest.approx(1 / 169 / 13)  # two aces, ace
     assert initial[INDEX[20, 2, 0]] == pytest.approx(16 / 169 / 13)  # two tens, two
     assert initial[INDEX[21, 5, 0]] == 0  # no two cards are a hard 21
@@ -115,7 +120,9 @@ def test_action_values_by_hand():
     q_values = blackjack.action_values(np.zeros(280))
     assert q_values[INDEX[21, 7, 0]][blackjack.HIT] == pytest.approx(-1)  # every card busts
     stay_on_21 = q_values[INDEX[21, 7, 0]][blackjack.STAY]
-    assert q_values[INDEX[20, 7, 0]][blackjack.HIT] == pytest.approx(-12 / 13 + stay_on_21 / 13)  # only an ace helps
+    assert q_values[INDEX[20, 7, 0]][blackjack.HIT] == pytest.approx(
+        -12 / 13 + stay_on_21 / 13
+    )  # only an ace helps
     assert q_values[INDEX[21, 7, 1]][blackjack.STAY] == stay_on_21  # a stayed hand is its total, soft or hard
 
 
@@ -125,7 +132,10 @@ def test_optimal_policy_is_the_chart_that_players_know():
     rows |= {(17, 1): "HHHHHHHHHH", (18, 1): "HSSSSSSSHH", (19, 1): "SSSSSSSSSS"}
     optimal = blackjack.optimal_policy()
     for (total, soft), row in rows.items():
-        assert "".join("SH"[optimal[INDEX[total, dealer, soft]]] for dealer in range(1, 11)) == row, (total, soft)
+        assert "".join("SH"[optimal[INDEX[total, dealer, soft]]] for dealer in range(1, 11)) == row, (
+            total,
+            soft,
+        )
 
 
 def test_optimal_action_values_are_those_of_the_optimal_policy():
@@ -136,8 +146,8 @@ def test_optimal_action_values_are_those_of_the_optimal_policy():
 
 def test_agreement_counts_states():
     """A share weighted by visits, or of disagreement, is another number than the one reported."""
-    # Stay is right on hard 17-21 (50), hard 13-16 against 2-6 (20), hard 12 against 4-6 (3), soft 19-21 (30), soft 18
-    # against 2-8 (7): 110 states.
+    # Stay is right on hard 17-21 (50), hard 13-16 against 2-6 (20), hard 12 against 4-6 (3), soft 19-21 (30),
+    # soft 18 against 2-8 (7): 110 states.
     assert blackjack.agreement(np.zeros(280)) == pytest.approx(110 / 280)
     assert blackjack.agreement(np.ones(280)) == pytest.approx(170 / 280)
     assert blackjack.agreement(blackjack.optimal_policy()) == 1
@@ -174,7 +184,9 @@ def test_what_is_no_policy_is_refused(wrong, message):
 
 def test_rounding_past_one_is_no_error():
     """A float32 softmax that rounds to just over 1 must not stop a training run."""
-    assert blackjack.policy_value(np.full(280, 1 + 1e-7)) == pytest.approx(-1)  # hitting always ends in a bust
+    assert blackjack.policy_value(np.full(280, 1 + 1e-7)) == pytest.approx(
+        -1
+    )  # hitting always ends in a bust
 
 
 def test_agreement_refuses_probabilities():

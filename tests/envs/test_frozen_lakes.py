@@ -15,8 +15,9 @@ def maps(env, seeds):
 
 
 def test_baselines_of_the_4x4_lake():
-    """Not slippery, the best always arrives, and so it does in 6 steps but never in 5. Slippery, nobody does better than
-    0.7442 in 100 steps. At random, both are the same: a random move that slips is a random move."""
+    """Not slippery, the best always arrives, and so it does in 6 steps but never in 5. Slippery, nobody does
+    better than 0.7442 in 100 steps. At random, both are the same: a random move that slips is a random
+    move."""
     dry, slippery = FrozenLakeEnv(is_slippery=False), FrozenLakeEnv()
     assert reference_returns(dry) == pytest.approx({"random": 0.0139398, "optimal": 1.0}, abs=1e-6)
     assert reference_returns(slippery) == pytest.approx({"random": 0.0139398, "optimal": 0.7441903}, abs=1e-6)
@@ -51,7 +52,9 @@ def test_it_moves_as_frozen_lake_does(slippery):
     """The same seed for both draws the same slides, once the number of the map is drawn."""
     env = make_env("lgym/RandomFrozenLake-v0", {"is_slippery": slippery, "reward_schedule": [2, -1, 0]})
     observation, _ = env.reset(seed=3)
-    lake = FrozenLakeEnv(desc=observation["map"].split("\n"), is_slippery=slippery, reward_schedule=(2, -1, 0))
+    lake = FrozenLakeEnv(
+        desc=observation["map"].split("\n"), is_slippery=slippery, reward_schedule=(2, -1, 0)
+    )
     lake.reset(seed=3)
     lake.np_random.bit_generator.state = env.unwrapped.np_random.bit_generator.state
     assert env.observation_space.contains(observation)

@@ -24,7 +24,8 @@ def needs_more():
 
 
 def steps_until_truncated(env, limit):
-    """FrozenLake without slipping: going left in the first column stays there, so that only the time limit ends it."""
+    """FrozenLake without slipping: going left in the first column stays there, so that only the time limit
+    ends it."""
     env.reset(seed=0)
     return next((step for step in range(1, limit + 1) if env.step(0)[3]), None)
 
@@ -80,7 +81,9 @@ def test_an_id_close_to_nothing_still_says_the_way_out():
 
 def test_a_missing_package_is_named():
     """'No module named ...' out of the depths of Gymnasium does not say which environment asked for it."""
-    with pytest.raises(ValueError, match=r"'no_such_package:Env-v0' needs a package .*No module named 'no_such_package'"):
+    with pytest.raises(
+        ValueError, match=r"'no_such_package:Env-v0' needs a package .*No module named 'no_such_package'"
+    ):
         make_env("no_such_package:Env-v0")
 
 
@@ -110,7 +113,11 @@ def test_the_last_wrapper_is_outermost():
 
 def test_a_wrapper_that_does_not_fit_is_named():
     """By its place in the list, with what Gymnasium says of the space."""
-    with pytest.raises(ValueError, match=r"Wrapper 2 of 2 cannot be put round .*CartPole.*DiscretizeAction.*Box"):
-        make_env("CartPole-v1", wrappers=[partial(ClipReward, max_reward=1), partial(DiscretizeAction, bins=3)])
+    with pytest.raises(
+        ValueError, match=r"Wrapper 2 of 2 cannot be put round .*CartPole.*DiscretizeAction.*Box"
+    ):
+        make_env(
+            "CartPole-v1", wrappers=[partial(ClipReward, max_reward=1), partial(DiscretizeAction, bins=3)]
+        )
     with pytest.raises(ValueError, match="Wrapper 1 of 1 made None"):
         make_env("CartPole-v1", wrappers=[lambda env: None])

@@ -9,8 +9,8 @@ from lgym.envs.tabular import optimal_action_values, optimal_value, policy_value
 
 
 class Chain:
-    """State 0: action 0 stays and pays 1; action 1 goes to state 1 with 0.5, else ends, and pays 0. State 1: both actions
-    end; action 1 pays 8."""
+    """State 0: action 0 stays and pays 1; action 1 goes to state 1 with 0.5, else ends, and pays 0. State 1:
+    both actions end; action 1 pays 8."""
 
     P = {
         0: {0: [(1.0, 0, 1, False)], 1: [(0.5, 1, 0, False), (0.5, 1, 0, True)]},
@@ -44,5 +44,6 @@ def test_action_values():
 
 
 def test_a_policys_value():
-    """Half and half. v_1 = (0.5 * 1, 0.5 * 8) = (0.5, 4); v_2(0) = 0.5 * (1 + 0.5) + 0.5 * (0.5 * 4) = 1.75."""
+    """Half and half. v_1 = (0.5 * 1, 0.5 * 8) = (0.5, 4); v_2(0) = 0.5 * (1 + 0.5) + 0.5 * (0.5 * 4) =
+    1.75."""
     assert policy_value(tables(Chain()), np.full((2, 2), 0.5), 2) == pytest.approx(0.75 * 1.75 + 0.25 * 4)

@@ -1,4 +1,5 @@
-"""TextWorld as a Gymnasium environment: equal seeds are equal games, compiled once, and nothing is left behind."""
+"""TextWorld as a Gymnasium environment: equal seeds are equal games, compiled once, and nothing is left
+behind."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def test_a_reply_is_what_the_game_says_and_no_more(env):
 
 
 def test_a_seed_is_a_game(env):
-    """Seeds 0, 2, 4 are the first of two games, 1, 3, 5 the second; the same in another environment, in any order."""
+    """Seeds 0, 2, 4 are the first of two games, 1, 3, 5 the second; the same in another environment, in any
+    order."""
     first = [env.reset(seed=seed) for seed in (0, 1, 2, 3)]
     assert first[0] == first[2]
     assert first[1] == first[3]
@@ -114,7 +116,9 @@ def test_intermediate_rewards_pay_the_way():
     env.close()
 
 
-@pytest.mark.parametrize("command", ["xyzzy", "", "save", "look\ninventory", "quit", "take every thing", "é€", "go " * 100])
+@pytest.mark.parametrize(
+    "command", ["xyzzy", "", "save", "look\ninventory", "quit", "take every thing", "é€", "go " * 100]
+)
 def test_what_is_no_command_changes_nothing(env, command, monkeypatch, tmp_path):
     """The interpreter would write a file for `save`, and end for `quit`."""
     monkeypatch.chdir(tmp_path)
@@ -150,7 +154,12 @@ def test_ranges_are_kept_apart_and_drawn_by_number():
     train, held_out = made_games((2, 3), 4, (2, 3), 50, 0), made_games((2, 3), 4, (2, 3), 50, 50)
     seeds = [{recipe.seed for recipe in games._recipes} for games in (train, held_out)]
     assert seeds == [set(range(50)), set(range(50, 100))]
-    assert {(recipe.rooms, recipe.quest_length) for recipe in train._recipes} == {(2, 2), (2, 3), (3, 2), (3, 3)}
+    assert {(recipe.rooms, recipe.quest_length) for recipe in train._recipes} == {
+        (2, 2),
+        (2, 3),
+        (3, 2),
+        (3, 3),
+    }
     assert train._recipes[10:] == made_games((2, 3), 4, (2, 3), 40, 10)._recipes
 
 
@@ -176,7 +185,9 @@ def test_it_can_be_pickled_and_run_in_workers(env):
     env.step(expected[1]["admissible_commands"][0])
     assert pickle.loads(pickle.dumps(env.unwrapped)).reset(seed=1) == expected
     makers = [lambda: make_env("lgym/TextWorld-v0", SMALL)] * 2
-    vector = gymnasium.vector.AsyncVectorEnv(makers, shared_memory=False)  # in which Gymnasium never renews a text
+    vector = gymnasium.vector.AsyncVectorEnv(
+        makers, shared_memory=False
+    )  # in which Gymnasium never renews a text
     observations, infos = vector.reset(seed=[0, 1])
     assert observations[1] == expected[0]
     assert list(infos["admissible_commands"][1]) == expected[1]["admissible_commands"]
@@ -218,7 +229,11 @@ def test_files_are_games_too(env, tmp_path):
 def test_files_that_are_no_games_are_refused(tmp_path):
     (tmp_path / "zork.z8").write_bytes(b"")
     (tmp_path / "old.ulx").write_bytes(b"")
-    for name, message in (("nothing*", "no game at"), ("zork.z8", r"no zork\.json beside"), ("old.ulx", r"give \.z8")):
+    for name, message in (
+        ("nothing*", "no game at"),
+        ("zork.z8", r"no zork\.json beside"),
+        ("old.ulx", r"give \.z8"),
+    ):
         with pytest.raises(ValueError, match=message):
             TextWorldEnv(files=str(tmp_path / name))
 

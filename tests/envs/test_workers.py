@@ -1,4 +1,5 @@
-"""Environments in worker processes: they must be the environments that they are in this process, and be gone at the end."""
+"""Environments in worker processes: they must be the environments that they are in this process, and be gone
+at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ SPACES = {
     "multi-discrete": spaces.MultiDiscrete([3, 4]),
     "text": spaces.Text(12),
     "tuple": spaces.Tuple((spaces.Discrete(32), spaces.Discrete(11), spaces.Discrete(2))),
-    "dict": spaces.Dict({"text": spaces.Text(5), "place": spaces.Box(0, 1, (2,), np.float64), "lives": spaces.Discrete(3)}),
+    "dict": spaces.Dict(
+        {"text": spaces.Text(5), "place": spaces.Box(0, 1, (2,), np.float64), "lives": spaces.Discrete(3)}
+    ),
 }
 
 
@@ -120,8 +123,8 @@ def same(a, b) -> bool:
 
 
 def test_everything_comes_over_as_it_is(workers):
-    """Packed into AsyncVectorEnv's arrays, a list of commands would come back as an object array, a text cut, an int as
-    int64. Actions are drawn on the other side too, by the same seed."""
+    """Packed into AsyncVectorEnv's arrays, a list of commands would come back as an object array, a text cut,
+    an int as int64. Actions are drawn on the other side too, by the same seed."""
     for kind in SPACES:
         here, [there] = LocalEnv(make_env("Space-v0", {"kind": kind})), workers("Space-v0", kind=kind)
         assert there.name == here.name == "Space-v0"
@@ -133,7 +136,11 @@ def test_everything_comes_over_as_it_is(workers):
                 action = ask(env, "action_space.sample")
                 seen += [action, ask(env, "step", action)]
             answers.append(seen)
-        pids = {answer[-1].pop("pid") for answer in answers[1] if isinstance(answer, tuple) and isinstance(answer[-1], dict)}
+        pids = {
+            answer[-1].pop("pid")
+            for answer in answers[1]
+            if isinstance(answer, tuple) and isinstance(answer[-1], dict)
+        }
         for answer in answers[0]:
             if isinstance(answer, tuple) and isinstance(answer[-1], dict):
                 assert answer[-1].pop("pid") == os.getpid()
@@ -157,8 +164,8 @@ def test_workers_work_at_the_same_time(workers):
 
 
 def test_what_an_environment_raises_is_told_with_its_traceback(workers):
-    """Also an exception, or an answer, that cannot be pickled: AsyncVectorEnv would wait for ever, or blame itself. And the
-    worker goes on."""
+    """Also an exception, or an answer, that cannot be pickled: AsyncVectorEnv would wait for ever, or blame
+    itself. And the worker goes on."""
     [env] = workers("Moody-v0")
     ask(env, "reset", seed=0)
     for action, said in ((2, "ValueError: no such door"), (3, "UnknownError: from nowhere"), (4, "pickle")):
@@ -217,7 +224,8 @@ def test_fifty_replacements_leave_nothing_behind(workers):
 
 
 def test_a_worker_loads_no_torch(workers):
-    """It would cost every worker seconds and hundreds of megabytes. What registers the environment is loaded."""
+    """It would cost every worker seconds and hundreds of megabytes. What registers the environment is
+    loaded."""
     [env] = workers("Loaded-v0")
     assert ask(env, "reset", seed=0)[1] == {"torch": False}
 
@@ -242,7 +250,7 @@ PROGRAM = """
     from lgym.envs.workers import worker_envs
 
     assert __name__ == "__main__", "a worker has run the program"
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell has started in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by a shell's background jobs
 
     class SlowEnv(gymnasium.Env):  # of the program itself, which no worker can import
         observation_space = action_space = gymnasium.spaces.Discrete(2)
@@ -264,10 +272,13 @@ PROGRAM = """
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_its_program(how, tmp_path):
-    """However it ends, one worker idle and one in the middle of a step. No guard of `__main__` is needed in it."""
+    """However it ends, one worker idle and one in the middle of a step. No guard of `__main__` is needed in
+    it."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
-    program = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    program = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     pids = [int(pid) for pid in program.stdout.readline().split()]
     assert len(pids) == 2
     program.send_signal(how)

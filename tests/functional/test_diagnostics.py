@@ -45,7 +45,9 @@ def test_clip_fraction_counts_each_side_by_its_bound():
     """Catches one bound used for both sides, and a bound that counts as outside."""
     logprobs = vector(0.5, 0.76, 1.0, 1.49, 1.6).log()
     # outside [0.75, 1.5]: the first and the last
-    outside = clip_fraction(logprobs + log(0.25), torch.full_like(logprobs, log(0.25)), clip_low=0.25, clip_high=0.5)
+    outside = clip_fraction(
+        logprobs + log(0.25), torch.full_like(logprobs, log(0.25)), clip_low=0.25, clip_high=0.5
+    )
     assert outside.tolist() == [1.0, 0.0, 0.0, 0.0, 1.0]
     assert clip_fraction(logprobs, torch.zeros_like(logprobs), clip_low=0.25, clip_high=0.25).tolist() == [
         1,
@@ -54,7 +56,13 @@ def test_clip_fraction_counts_each_side_by_its_bound():
         1,
         1,
     ]
-    assert clip_fraction(logprobs, torch.zeros_like(logprobs), clip_low=0.6, clip_high=0.5).tolist() == [0, 0, 0, 0, 1]
+    assert clip_fraction(logprobs, torch.zeros_like(logprobs), clip_low=0.6, clip_high=0.5).tolist() == [
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_clip_fraction_before_the_first_step():
@@ -75,9 +83,13 @@ def test_refuses_what_does_not_fit():
         clip_fraction(x, x, clip_low=-0.2, clip_high=0.2)
     with pytest.raises(ValueError, match="clip_high must lie"):
         clip_fraction(x, x, clip_low=0.2, clip_high=-0.2)
-    with pytest.raises(ValueError, match=r"values \[2, 2\], groups \[2\]"):  # would be the variances of half of them
+    with pytest.raises(
+        ValueError, match=r"values \[2, 2\], groups \[2\]"
+    ):  # would be the variances of half of them
         variance_within_and_across(x.new_zeros(2, 2), torch.zeros(2))
-    with pytest.raises(ValueError, match=r"logprobs \[2, 3\], actions \[3, 2\]"):  # as many entries in another order
+    with pytest.raises(
+        ValueError, match=r"logprobs \[2, 3\], actions \[3, 2\]"
+    ):  # as many entries in another order
         action_information(x.new_zeros(2, 3), torch.zeros(3, 2, dtype=torch.int64), x[:2])
 
 
@@ -105,7 +117,9 @@ def test_action_information_by_hand():
     actions = torch.tensor([[0, 1], [0, 1]])
     mean, information = action_information(surely, actions, torch.tensor([3, 1]))
     assert mean.tolist() == pytest.approx([0.75, 0.25])
-    assert information.item() == pytest.approx(-0.75 * log(0.75) - 0.25 * log(0.25), abs=1e-12)  # nothing is left open
+    assert information.item() == pytest.approx(
+        -0.75 * log(0.75) - 0.25 * log(0.25), abs=1e-12
+    )  # nothing is left open
     # the same actions in another order: each state plays 1 with 0.8
     same = torch.tensor([[0.2, 0.8], [0.8, 0.2]], dtype=torch.float64).log()
     mean, information = action_information(same, torch.tensor([[0, 1], [1, 0]]), torch.tensor([3, 1]))

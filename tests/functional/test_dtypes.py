@@ -1,7 +1,7 @@
 """Every function's precision is that of its inputs, whatever torch's default is.
 
-A trainer at `precision="bf16-true"` makes bfloat16 the default dtype during its steps: a number that a function makes
-without naming a dtype would then be rounded to 8 bits.
+A trainer at `precision="bf16-true"` makes bfloat16 the default dtype during its steps: a number that a
+function makes without naming a dtype would then be rounded to 8 bits.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,18 +32,30 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "categorical_entropy": lambda d: F.categorical_entropy(logprobs(d)),
     "categorical_kl": lambda d: F.categorical_kl(logprobs(d), logprobs(d, seed=1)),
     "clip_fraction": lambda d: F.clip_fraction(logprobs(d), logprobs(d, seed=1), **CLIP),
-    "clipped_value_loss": lambda d: F.clipped_value_loss(numbers(d), numbers(d, seed=1), numbers(d, seed=2), clip=0.3),
-    "discounted_returns": lambda d: F.discounted_returns(numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99),
+    "clipped_value_loss": lambda d: F.clipped_value_loss(
+        numbers(d), numbers(d, seed=1), numbers(d, seed=2), clip=0.3
+    ),
+    "discounted_returns": lambda d: F.discounted_returns(
+        numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99
+    ),
     "explained_variance": lambda d: F.explained_variance(numbers(d), numbers(d, seed=1), MASK),
-    "gae": lambda d: F.gae(numbers(d), numbers(d, seed=1), numbers(d, seed=2), ~MASK, ~MASK, gamma=0.99, gae_lambda=0.95),
-    "group_advantages": lambda d: F.group_advantages(numbers(d, shape=(15,)), IDS.flatten() % 4, scale_by_std=True),
+    "gae": lambda d: F.gae(
+        numbers(d), numbers(d, seed=1), numbers(d, seed=2), ~MASK, ~MASK, gamma=0.99, gae_lambda=0.95
+    ),
+    "group_advantages": lambda d: F.group_advantages(
+        numbers(d, shape=(15,)), IDS.flatten() % 4, scale_by_std=True
+    ),
     "kl_estimate": lambda d: F.kl_estimate(logprobs(d), logprobs(d, seed=1), estimator="k3"),
     "kl_k1": lambda d: F.kl_k1(logprobs(d), logprobs(d, seed=1)),
     "kl_k2": lambda d: F.kl_k2(logprobs(d), logprobs(d, seed=1)),
     "kl_k3": lambda d: F.kl_k3(logprobs(d), logprobs(d, seed=1)),
-    "leave_one_out_advantages": lambda d: F.leave_one_out_advantages(numbers(d, shape=(15,)), IDS.flatten() % 4),
+    "leave_one_out_advantages": lambda d: F.leave_one_out_advantages(
+        numbers(d, shape=(15,)), IDS.flatten() % 4
+    ),
     "masked_deviations": lambda d: F.masked_deviations(numbers(d), MASK),
-    "masked_mean": lambda d: F.masked_mean(numbers(d, shape=(1001,)), torch.arange(1001) % 2 == 0),  # 501 is no bfloat16
+    "masked_mean": lambda d: F.masked_mean(
+        numbers(d, shape=(1001,)), torch.arange(1001) % 2 == 0
+    ),  # 501 is no bfloat16
     "policy_gradient_loss": lambda d: F.policy_gradient_loss(logprobs(d), numbers(d, seed=2)),
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
     "state_advantages": lambda d: F.state_advantages(
@@ -51,7 +63,9 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     ),
     "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
-    "variance_within_and_across": lambda d: F.variance_within_and_across(numbers(d, shape=(15,)), IDS.flatten() % 4),
+    "variance_within_and_across": lambda d: F.variance_within_and_across(
+        numbers(d, shape=(15,)), IDS.flatten() % 4
+    ),
     "whiten": lambda d: F.whiten(numbers(d), MASK),
 }
 
@@ -95,7 +109,8 @@ def test_float64_is_computed_in_float64(name: str):
 
 @pytest.mark.usefixtures("bfloat16_default")
 def test_whole_numbers_are_raised_to_float32():
-    """Catches integers, such as rewards that count points, that become bfloat16 by way of the default dtype."""
+    """Catches integers, such as rewards that count points, that become bfloat16 by way of the default
+    dtype."""
     ones, no = torch.ones(1, 3, dtype=torch.long), torch.zeros(1, 3, dtype=torch.bool)
     results = [
         F.masked_mean(ones, ~no),

@@ -1,4 +1,5 @@
-"""Generalised advantage estimation: by hand, against the sum it abbreviates, and across the two ways to end."""
+"""Generalised advantage estimation: by hand, against the sum it abbreviates, and across the two ways to
+end."""
 
 from math import prod
 
@@ -39,7 +40,9 @@ def summed(rewards, values, next_values, terminated, truncated, gamma, gae_lambd
 def test_three_turns_by_hand():
     """Catches a wrong discount, a wrong sign or a recursion that runs the wrong way."""
     done = torch.tensor([[False, False, True]])
-    advantages, returns = gae(row(1, 2, 3), row(0.5, 1, 1.5), row(1, 1.5, 7), done, no(3), gamma=0.5, gae_lambda=0.5)
+    advantages, returns = gae(
+        row(1, 2, 3), row(0.5, 1, 1.5), row(1, 1.5, 7), done, no(3), gamma=0.5, gae_lambda=0.5
+    )
     # δ_2 = 3 - 1.5               = 1.5      (terminated: the 7 is not read)
     # δ_1 = 2 + 0.5 * 1.5 - 1     = 1.75
     # δ_0 = 1 + 0.5 * 1 - 0.5     = 1
@@ -69,16 +72,21 @@ def test_agrees_with_the_sum_it_abbreviates():
     terminated, truncated = torch.rand(2, 6, 12, generator=generator) < 0.3
     assert (terminated & truncated).any()
     for gamma, gae_lambda in ((0.9, 0.8), (1.0, 1.0), (0.9, 0.0), (0.0, 0.5)):
-        advantages, returns = gae(rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda)
+        advantages, returns = gae(
+            rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda
+        )
         expected = summed(rewards, values, next_values, terminated, truncated, gamma, gae_lambda)
         torch.testing.assert_close(advantages, expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(returns, expected + values, rtol=1e-12, atol=1e-12)
 
 
 def test_a_discount_of_each_turn_by_hand():
-    """Catches the discount of the turn after, or before, in place of the turn's own, and one lost from either formula."""
+    """Catches the discount of the turn after, or before, in place of the turn's own, and one lost from either
+    formula."""
     done, gamma = torch.tensor([[False, False, True]]), row(0.5, 0.25, 0.75)
-    advantages, _ = gae(row(1, 2, 3), row(0.5, 1, 1.5), row(1, 1.5, 7), done, no(3), gamma=gamma, gae_lambda=0.5)
+    advantages, _ = gae(
+        row(1, 2, 3), row(0.5, 1, 1.5), row(1, 1.5, 7), done, no(3), gamma=gamma, gae_lambda=0.5
+    )
     # δ_2 = 3 - 1.5               = 1.5      (terminated: the 7 is not read)
     # δ_1 = 2 + 0.25 * 1.5 - 1    = 1.375
     # δ_0 = 1 + 0.5 * 1 - 0.5     = 1
@@ -92,7 +100,9 @@ def test_a_discount_of_each_turn_agrees_with_the_sum():
     rewards, values, next_values = torch.randn(3, 6, 12, generator=generator, dtype=torch.float64)
     gamma = torch.rand(6, 12, generator=generator, dtype=torch.float64)
     terminated, truncated = torch.rand(2, 6, 12, generator=generator) < 0.2
-    advantages, returns = gae(rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=0.8)
+    advantages, returns = gae(
+        rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=0.8
+    )
     expected = summed(rewards, values, next_values, terminated, truncated, gamma, 0.8)
     torch.testing.assert_close(advantages, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(returns, expected + values, rtol=1e-12, atol=1e-12)
@@ -106,14 +116,23 @@ def test_the_same_discount_for_every_turn_is_one_number(dtype):
     terminated, truncated = torch.rand(2, 4, 9, generator=generator) < 0.2
     # Numbers without rounding, so that the product of the two is the same in either precision.
     one = gae(rewards, values, next_values, terminated, truncated, gamma=0.875, gae_lambda=0.75)
-    each = gae(rewards, values, next_values, terminated, truncated, gamma=torch.full_like(rewards, 0.875), gae_lambda=0.75)
+    each = gae(
+        rewards,
+        values,
+        next_values,
+        terminated,
+        truncated,
+        gamma=torch.full_like(rewards, 0.875),
+        gae_lambda=0.75,
+    )
     for number, tensor in zip(one, each, strict=True):
         assert tensor.dtype == dtype
         assert torch.equal(number, tensor)
 
 
 def test_discount_counts_turns_where_entries_are_tokens():
-    """Catches a reward that fades with the length of an answer: two turns of 2 and 3 tokens, and 8 at the very end."""
+    """Catches a reward that fades with the length of an answer: two turns of 2 and 3 tokens, and 8 at the
+    very end."""
     tokens, zeros = row(0, 0, 0, 0, 8), row(0, 0, 0, 0, 0)
     done = torch.tensor([[False, False, False, False, True]])
     advantages, _ = gae(tokens, zeros, zeros, done, no(5), gamma=row(1, 0.5, 1, 1, 0.5), gae_lambda=1.0)

@@ -14,7 +14,8 @@ STATES = torch.tensor([5, 5, 8, 5, 5, 5])
 
 
 def many(n: int, groups: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns of whole and broken numbers, so that some groups are all equal, and groups under scattered numbers."""
+    """Returns of whole and broken numbers, so that some groups are all equal, and groups under scattered
+    numbers."""
     generator = torch.Generator().manual_seed(seed)
     returns = torch.randn(n, generator=generator, dtype=torch.float64)
     whole = torch.randint(0, 2, (n,), generator=generator, dtype=torch.float64)
@@ -50,7 +51,8 @@ def test_with_the_deviation():
 
 
 def test_what_is_added_to_the_deviation():
-    """Catches an eps that is lost or added elsewhere: group 9 has 1 / (1 + 1), group 4 has 1.5 / (2.1213 + 1) = 0.4806."""
+    """Catches an eps that is lost or added elsewhere: group 9 has 1 / (1 + 1), group 4 has 1.5 / (2.1213 + 1)
+    = 0.4806."""
     found = group_advantages(RETURNS, GROUPS, scale_by_std=True, eps=1.0)
     torch.testing.assert_close(found, torch.tensor([-0.5, 0.4805699, 0.5, -0.4805699, 0.0, 0.0]))
 
@@ -62,8 +64,9 @@ def test_less_the_mean_of_the_others():
 
 @pytest.mark.parametrize(("scale", "expected"), [(False, 0.5), (True, 0.7071068)])
 def test_turns_of_one_group_in_one_state(scale, expected):
-    """Group 9 is twice in state 5, with 1 and 2: mean 1.5, s² = 0.25 + 0.25, 0.5 / s = 0.7071. Group 4 is there with 5 and
-    5. State 8 is met once, and group 1 is alone: catches state 5 of one group compared with that of another.
+    """Group 9 is twice in state 5, with 1 and 2: mean 1.5, s² = 0.25 + 0.25, 0.5 / s = 0.7071. Group 4 is
+    there with 5 and 5. State 8 is met once, and group 1 is alone: catches state 5 of one group compared with
+    that of another.
     """
     to_go = torch.tensor([1.0, 5.0, 3.0, 5.0, 2.0, 7.0])
     found = state_advantages(to_go, STATES, GROUPS, scale_by_std=scale, eps=0.0)
@@ -72,7 +75,9 @@ def test_turns_of_one_group_in_one_state(scale, expected):
 
 def test_eps_reaches_the_turns():
     """Catches an eps that is not handed on: 0.5 / (0.7071 + 1) = 0.2929."""
-    found = state_advantages(torch.tensor([1.0, 2.0]), torch.zeros(2), torch.zeros(2), scale_by_std=True, eps=1.0)
+    found = state_advantages(
+        torch.tensor([1.0, 2.0]), torch.zeros(2), torch.zeros(2), scale_by_std=True, eps=1.0
+    )
     torch.testing.assert_close(found, torch.tensor([-0.2928932, 0.2928932]))
 
 
@@ -82,7 +87,9 @@ def test_agrees_with_a_loop_over_groups(scale):
     returns, groups = many(300, 60, seed=0)
     expected = looped(returns, groups.tolist(), scale_by_std=scale)
     assert (expected == 0).any()
-    torch.testing.assert_close(group_advantages(returns, groups, scale_by_std=scale), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        group_advantages(returns, groups, scale_by_std=scale), expected, rtol=1e-10, atol=1e-12
+    )
 
 
 def test_leaving_one_out_agrees_with_a_loop():
@@ -99,7 +106,8 @@ def test_leaving_one_out_agrees_with_a_loop():
 
 @pytest.mark.parametrize("scale", [True, False])
 def test_turns_agree_with_a_loop_over_pairs(scale):
-    """Catches two pairs that get one number, where numbers of states and groups are negative, large and far apart."""
+    """Catches two pairs that get one number, where numbers of states and groups are negative, large and far
+    apart."""
     to_go, groups = many(400, 6, seed=2)
     _, states = many(400, 12, seed=3)
     expected = looped(to_go, list(zip(groups.tolist(), states.tolist(), strict=True)), scale_by_std=scale)
@@ -111,7 +119,8 @@ def test_turns_agree_with_a_loop_over_pairs(scale):
 @pytest.mark.parametrize("scale", [True, False])
 @pytest.mark.parametrize("eps", [1e-4, 0.0])
 def test_equal_returns_teach_exactly_nothing(scale, eps):
-    """0.1 has no exact mean: rounding would be blown up by a deviation near 0, and without eps 0 / 0 would be NaN."""
+    """0.1 has no exact mean: rounding would be blown up by a deviation near 0, and without eps 0 / 0 would be
+    NaN."""
     returns, groups = torch.full((7,), 0.1), torch.zeros(7)
     assert group_advantages(returns, groups, scale_by_std=scale, eps=eps).tolist() == [0.0] * 7
     assert state_advantages(returns, groups, groups, scale_by_std=scale, eps=eps).tolist() == [0.0] * 7
@@ -136,8 +145,8 @@ def test_no_episode():
 
 
 def test_many_groups_cost_little():
-    """Catches a loop over groups: for 25,000 of them it takes seconds each time, this a hundredth of one. The limit leaves
-    a busy machine room.
+    """Catches a loop over groups: for 25,000 of them it takes seconds each time, this a hundredth of one. The
+    limit leaves a busy machine room.
     """
     generator = torch.Generator().manual_seed(0)
     returns, groups = torch.randn(50_000, generator=generator), torch.arange(50_000) % 25_000

@@ -29,7 +29,9 @@ def gradient_by_logits(of, logits: Tensor) -> Tensor:
 
 def test_kl_by_hand():
     """Catches the two directions swapped: they differ here."""
-    torch.testing.assert_close(categorical_kl(torch.stack([P, Q]).log(), torch.stack([Q, P]).log()), vector(KL_P_Q, KL_Q_P))
+    torch.testing.assert_close(
+        categorical_kl(torch.stack([P, Q]).log(), torch.stack([Q, P]).log()), vector(KL_P_Q, KL_Q_P)
+    )
 
 
 def test_kl_to_itself_is_zero():
@@ -45,12 +47,14 @@ def test_kl_with_padding():
 
 
 def test_kl_to_what_is_forbidden_is_infinite():
-    """Catches padding handled so broadly that a policy may do what its reference never does, free of charge."""
+    """Catches padding handled so broadly that a policy may do what its reference never does, free of
+    charge."""
     assert categorical_kl(P.log(), vector(1, 0).log()).item() == INF
 
 
 def test_gradients_with_padding_are_finite_and_right():
-    """Catches NaN gradient from padded candidates, in KL (both arguments) and entropy, and gradient that is wrong."""
+    """Catches NaN gradient from padded candidates, in KL (both arguments) and entropy, and gradient that is
+    wrong."""
     mask = torch.tensor([True, True, True, False])
     reference = vector(0.2, 0.5, 0.3, 0).log()
 
@@ -78,7 +82,9 @@ def test_gradient_reaching_the_padding_itself_is_zero():
 
 def test_entropy_by_hand():
     """Catches a wrong sign or base, and padding that is counted as a choice."""
-    logprobs = torch.tensor([[1 / 2, 1 / 2, 0, 0], [1 / 4] * 4, [0, 1, 0, 0], [0] * 4], dtype=torch.float64).log()
+    logprobs = torch.tensor(
+        [[1 / 2, 1 / 2, 0, 0], [1 / 4] * 4, [0, 1, 0, 0], [0] * 4], dtype=torch.float64
+    ).log()
     torch.testing.assert_close(categorical_entropy(logprobs), vector(log(2), log(4), 0, 0))
 
 
@@ -103,7 +109,9 @@ def test_estimators_by_hand():
 )
 def test_an_estimator_by_its_name(estimator, expected):
     """Catches a name that stands for another estimator, and the two policies swapped on the way."""
-    torch.testing.assert_close(kl_estimate(vector(log(1 / 2)), vector(log(1 / 4)), estimator=estimator), vector(expected))
+    torch.testing.assert_close(
+        kl_estimate(vector(log(1 / 2)), vector(log(1 / 4)), estimator=estimator), vector(expected)
+    )
 
 
 @pytest.mark.parametrize("estimator", ["k4", "K3", "kl_k3", ""])
@@ -139,7 +147,8 @@ def test_k3_keeps_its_digits_where_the_policies_almost_agree():
 
 
 def test_mean_gradient_of_each_estimator_on_its_own_samples():
-    """Catches a docstring that promises the wrong direction: k1 none, k2 of KL(π || ref), k3 of KL(ref || π)."""
+    """Catches a docstring that promises the wrong direction: k1 none, k2 of KL(π || ref), k3 of KL(ref ||
+    π)."""
     logits, ref = vector(0.2, -0.5, 1.0), vector(0.3, 0.3, 0.4).log()
     samples = logits.softmax(-1)  # fixed: what was sampled does not move with the policy
     expected = {

@@ -24,7 +24,9 @@ def test_candidates_by_hand():
     ones = torch.ones_like(lengths)
     torch.testing.assert_close(candidate_logprobs(scores, ones, mask), vector(1 / 3, 2 / 3).log())
     # at temperature 1/2, 8² and 4²: 64/80 and 16/80
-    torch.testing.assert_close(candidate_logprobs(scores, lengths, mask, temperature=0.5), vector(4 / 5, 1 / 5).log())
+    torch.testing.assert_close(
+        candidate_logprobs(scores, lengths, mask, temperature=0.5), vector(4 / 5, 1 / 5).log()
+    )
 
 
 def test_padding_is_not_a_candidate():
@@ -45,7 +47,9 @@ def test_unlikely_candidates_are_told_from_padding():
 
 def test_gradient_is_finite_and_stays_with_the_candidates():
     """Catches NaN that padded candidates, or turns without any, send back through the softmax."""
-    scores = torch.tensor([[0.3, -1.0, -INF, NAN], [NAN, -INF, 0.0, INF]], dtype=torch.float64, requires_grad=True)
+    scores = torch.tensor(
+        [[0.3, -1.0, -INF, NAN], [NAN, -INF, 0.0, INF]], dtype=torch.float64, requires_grad=True
+    )
     mask = torch.tensor([[True, True, False, False], [False] * 4])
     logprobs = candidate_logprobs(scores, torch.tensor([[1, 2, 0, 0], [0] * 4]), mask)
     assert logprobs[1].tolist() == [-INF] * 4
@@ -57,7 +61,8 @@ def test_gradient_is_finite_and_stays_with_the_candidates():
 
 
 def test_gradient_agrees_with_finite_differences():
-    """Catches a gradient that is finite but wrong: the chosen candidate's log-probability, padding beside it."""
+    """Catches a gradient that is finite but wrong: the chosen candidate's log-probability, padding beside
+    it."""
     lengths, mask = torch.tensor([2, 3, 0, 1]), torch.tensor([True, True, False, True])
 
     def chosen(scores: Tensor) -> Tensor:
@@ -68,7 +73,10 @@ def test_gradient_agrees_with_finite_differences():
 
 def test_one_candidate_is_certain():
     """Catches a policy that is unsure where it has no choice."""
-    assert candidate_logprobs(vector(-9, 0), torch.tensor([3, 0]), torch.tensor([True, False])).tolist() == [0.0, -INF]
+    assert candidate_logprobs(vector(-9, 0), torch.tensor([3, 0]), torch.tensor([True, False])).tolist() == [
+        0.0,
+        -INF,
+    ]
 
 
 def test_candidate_logprobs_refuse_what_does_not_fit():

@@ -28,7 +28,8 @@ def test_mean_of_what_counts():
 
 
 def test_weights_below_one():
-    """Catches a denominator that counts entries, or that is kept at 1 or above, where it should add weights."""
+    """Catches a denominator that counts entries, or that is kept at 1 or above, where it should add
+    weights."""
     # (0.25 * 2 + 0.5 * 8) / 0.75 = 4.5 / 0.75 = 6
     assert masked_mean(vector(2, 8), vector(0.25, 0.5)).item() == 6.0
 
@@ -70,7 +71,8 @@ def test_deviations():
 
 
 def test_equal_entries_deviate_by_exactly_nothing():
-    """Catches the rounding of the mean: whitening divides by the spread, so it would turn noise of 1e-5 into 1."""
+    """Catches the rounding of the mean: whitening divides by the spread, so it would turn noise of 1e-5 into
+    1."""
     x = torch.full((7,), 1000.1, dtype=torch.float32)
     assert (x - x.mean()).abs().max() > 0  # the plain way does round
     assert masked_deviations(x, torch.ones(7)).tolist() == [0.0] * 7

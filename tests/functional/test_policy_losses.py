@@ -46,7 +46,8 @@ def test_policy_gradient_leaves_the_advantages_alone():
 
 
 def test_policy_gradient_of_a_softmax():
-    """Catches a gradient other than A (π - 1) for what was done and A π for what was not: π is 1/4 and 3/4, A is 2."""
+    """Catches a gradient other than A (π - 1) for what was done and A π for what was not: π is 1/4 and 3/4, A
+    is 2."""
     logits = vector(log(1), log(3)).requires_grad_()
     policy_gradient_loss(logits.log_softmax(-1)[:1], vector(2)).sum().backward()
     torch.testing.assert_close(logits.grad, vector(2 * (1 / 4 - 1), 2 * 3 / 4))
@@ -66,14 +67,16 @@ def test_loss_by_hand():
 
 
 def test_gradient_stops_outside_the_bounds_and_leads_back():
-    """Catches a clip on the wrong side: what has gone too far the wrong way must still be able to come back."""
+    """Catches a clip on the wrong side: what has gone too far the wrong way must still be able to come
+    back."""
     _, gradient = loss_and_gradient(clip_low=0.25, clip_high=0.5)
     # -ratio * A where the unclipped term is the minimum, else 0
     torch.testing.assert_close(gradient, vector(-1.5, 0, -3, 3, 0, 6))
 
 
 def test_before_the_first_step_it_is_the_policy_gradient():
-    """Catches a gradient halved or doubled where the clipped and the plain term are equal; good turns must rise."""
+    """Catches a gradient halved or doubled where the clipped and the plain term are equal; good turns must
+    rise."""
     logprobs = vector(-0.7, -2.0).requires_grad_()
     loss = ppo_clip_loss(logprobs, logprobs.detach(), vector(2, -5), clip_low=0.2, clip_high=0.2)
     loss.sum().backward()
@@ -112,7 +115,9 @@ def test_a_ratio_beyond_every_number_teaches_nothing_where_its_bound_counts():
     assert loss.tolist() == pytest.approx([-2.4, 0.0])  # -1.2 * 2
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [0.0, 0.0]
-    assert ppo_clip_loss(logprobs[:1], old[:1], -torch.ones(1), clip_low=0.2, clip_high=0.2).item() == float("inf")
+    assert ppo_clip_loss(logprobs[:1], old[:1], -torch.ones(1), clip_low=0.2, clip_high=0.2).item() == float(
+        "inf"
+    )
 
 
 def test_padding_of_zeros_has_no_loss_and_no_gradient():

@@ -46,7 +46,9 @@ def test_terminated_wins_over_truncated():
 
 def test_zeros_leave_out_what_was_cut_off():
     """Catches rewards of the next episode in a return without a value, which REINFORCE has none of."""
-    returns = discounted_returns(row(1, 2, 4, 8), row(0, 0, 0, 0), flags(0, 0, 0, 0), flags(0, 1, 0, 0), gamma=0.5)
+    returns = discounted_returns(
+        row(1, 2, 4, 8), row(0, 0, 0, 0), flags(0, 0, 0, 0), flags(0, 1, 0, 0), gamma=0.5
+    )
     # 8;  4 + 0.5 * 8 = 8;  2;  1 + 0.5 * 2 = 2
     assert returns.tolist() == [[2.0, 2.0, 8.0, 8.0]]
 

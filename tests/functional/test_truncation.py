@@ -40,7 +40,8 @@ def test_what_is_kept_is_unchanged_and_rows_are_apart():
 
 
 def test_limits_are_along_the_vocabulary():
-    """Catches a limit taken over rows: by 0.41 each row keeps its two likeliest, as many as there are rows."""
+    """Catches a limit taken over rows: by 0.41 each row keeps its two likeliest, as many as there are
+    rows."""
     rows = torch.stack([LOGITS, LOGITS.flip(0)])
     for settings in ({"top_p": 0.41}, {"top_k": 2}):
         cut = truncate_logits(rows, **settings)
@@ -53,7 +54,8 @@ def test_a_nucleus_ends_where_its_probability_is_reached():
 
 
 def test_no_limits_cut_nothing():
-    """Catches a nucleus of 1 that is searched for: rounded sums of many probabilities reach 1 before the last of them."""
+    """Catches a nucleus of 1 that is searched for: rounded sums of many probabilities reach 1 before the last
+    of them."""
     logits = torch.linspace(0, -30, 1000)
     assert truncate_logits(logits, top_k=0, top_p=1.0) is logits
 

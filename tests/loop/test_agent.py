@@ -50,7 +50,9 @@ class PickyAgent(CountAgent):
 def make(kind=CountAgent, *, generate=None, learn=None, template=tiny.TEMPLATE, model=None, **keywords):
     learn = {"batch_size": 1000, **(learn or {})}
     keywords = {"lora": {"r": 4}, **keywords}
-    return kind(model or tiny.causal_lm(), tiny.tokenizer(template), "cpu", generate or SHORT, learn, **keywords)
+    return kind(
+        model or tiny.causal_lm(), tiny.tokenizer(template), "cpu", generate or SHORT, learn, **keywords
+    )
 
 
 def episode(agent, rewards=(0.0, 0.0, 1.0), **end):
@@ -67,7 +69,8 @@ def kept(agent):
 
 
 def test_a_reply_is_what_the_model_said():
-    """LlamaGym cut replies at `[/INST]`; with another template its regex read the prompt's own `Action: 0`."""
+    """LlamaGym cut replies at `[/INST]`; with another template its regex read the prompt's own `Action:
+    0`."""
     agent = make()
     episode(agent)
     said = [agent.tokenizer.decode(turn.reply.ids, skip_special_tokens=True).strip() for turn in kept(agent)]
@@ -77,7 +80,8 @@ def test_a_reply_is_what_the_model_said():
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_any_template(template):
-    """Plays conversations and learns; before the first step the policy is to the token the one that played."""
+    """Plays conversations and learns; before the first step the policy is to the token the one that
+    played."""
     agent = make(template=TEMPLATES[template], learn={"batch_size": 6})
     assert episode(agent) == {}
     statistics = episode(agent)
@@ -99,7 +103,9 @@ def test_one_bos():
     """The template writes it, and the tokenizer would add another."""
     tokenizer = tiny.tokenizer(PLAIN_TEMPLATE)
     bos, number = tokenizer.bos_token, tokenizer.bos_token_id
-    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, number)])
+    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, number)]
+    )
     assert tokenizer(bos)["input_ids"] == [number, number]
     agent = CountAgent(tiny.causal_lm(), tokenizer, "cpu", SHORT)
     agent.act(0)
@@ -108,7 +114,8 @@ def test_one_bos():
 
 
 def test_what_is_cut_off_shows():
-    """LlamaGym's top_p 0.6 draws from something else than the loss trains: told, and counted. Control of the 1e-4."""
+    """LlamaGym's top_p 0.6 draws from something else than the loss trains: told, and counted. Control of the
+    1e-4."""
     with pytest.warns(UserWarning, match="top_p 0.6"):
         agent = make(generate={"generate/max_new_tokens": 4, "generate/top_p": 0.6}, learn={"batch_size": 3})
     assert episode(agent)["policy/logprob_diff_max"] > 0.1
@@ -150,7 +157,8 @@ def test_several_payments_of_a_turn_add_up():
 @pytest.mark.filterwarnings("ignore:.*Counted as unread")
 @pytest.mark.parametrize("way", range(5))
 def test_a_reply_that_cannot_be_read(way):
-    """Its turn stays in the conversation, and rewards with their turns. LlamaGym dropped the reply and kept the question."""
+    """Its turn stays in the conversation, and rewards with their turns. LlamaGym dropped the reply and kept
+    the question."""
     agent = make(PickyAgent, learn={"batch_size": 4})
     agent.way = way
     actions = []
@@ -255,11 +263,14 @@ def test_it_imitates_what_it_is_shown(answer):
 
 
 def test_what_cannot_be_imitated_is_refused():
-    """Before a step is taken: nothing at all, a reply without an action, and turns of the policy that plays now."""
+    """Before a step is taken: nothing at all, a reply without an action, and turns of the policy that plays
+    now."""
     agent = make(VowelAgent)
     with pytest.raises(ValueError, match="0 turns to imitate, in 4 epochs"):
         agent.imitate([])
-    with pytest.raises(ValueError, match=r"VowelAgent.extract_action finds no action in '\?', which is to be imitated"):
+    with pytest.raises(
+        ValueError, match=r"VowelAgent.extract_action finds no action in '\?', which is to be imitated"
+    ):
         agent.imitate([(0, "e"), (1, "?")])
     agent.act(0)
     with pytest.raises(ValueError, match="1 turns have been played and not learned from"):
@@ -329,7 +340,8 @@ def test_the_same_seed_is_the_same_run():
 
 
 def test_it_goes_on_from_what_was_saved(tmp_path):
-    """As if it had not been stopped, where it was stopped behind an update: chance, weights and Adam's moments."""
+    """As if it had not been stopped, where it was stopped behind an update: chance, weights and Adam's
+    moments."""
 
     def two_updates(agent):
         agent.given = []
@@ -345,7 +357,8 @@ def test_it_goes_on_from_what_was_saved(tmp_path):
 
 
 def test_a_state_of_another_agent_is_refused():
-    """Other adapters, other layers, another model: of what has no place here, nothing would be put back, in silence."""
+    """Other adapters, other layers, another model: of what has no place here, nothing would be put back, in
+    silence."""
     state = make().state_dict()
     with pytest.raises(ValueError, match="with other adapters than this one.*`lora`"):
         make(lora={"r": 8}).load_state_dict(state)
@@ -401,8 +414,10 @@ def test_its_own_attributes_stay_its_own():
 YAML = """
 trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 2, check_val_every_n_epoch: 2}
 model:
-  class_path: lgym.modules.TextPPO
-  init_args: {llm: {lora: {r: 4}}, policy: {max_new_tokens: 2}}
+  class_path: lgym.modules.PPO
+  init_args:
+    llm: {lora: {r: 4}}
+    policy: {class_path: lgym.policies.GenerationPolicy, init_args: {max_new_tokens: 2}}
 data:
   env: Letter-v0
   agent: helpers.own_loop.VowelAgent
@@ -432,8 +447,12 @@ def test_it_is_a_text_agent():
 
 def test_an_agent_needs_no_torch():
     """And lgym alone not even Gymnasium."""
-    code = "import sys, lgym; print('gymnasium' in sys.modules); from lgym import Agent; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False", "False"]
+    first = "import sys, lgym; print('gymnasium' in sys.modules)"
+    code = f"{first}; from lgym import Agent; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == [
+        "False",
+        "False",
+    ]
 
 
 def test_a_name_that_lgym_lacks_is_an_attribute_error():

@@ -8,13 +8,13 @@ import pytest
 
 from helpers import tiny
 from helpers.own_loop import VowelAgent
-from lgym.loop.keywords import LEARNING, LOSS, OFF, WITHOUT_MEANING, Pace, generation_policy, read_pace, text_ppo
+from lgym.loop.keywords import LEARNING, LOSS, OFF, WITHOUT_MEANING, Pace, build_ppo, generation_policy, read_pace
 from lgym.models import LLMConfig
-from lgym.modules import TokenLoss
+from lgym.modules import LossConfig
 
 
 def learner(**given):
-    return text_ppo(given, generation_policy({}), LLMConfig())
+    return build_ppo(given, generation_policy({}), LLMConfig())
 
 
 def test_without_keywords_replies_are_drawn_from_what_is_trained():
@@ -68,8 +68,8 @@ def test_batches_have_a_size(name):
 
 def test_trls_learning_keywords():
     module = learner(learning_rate=1e-4, gamma=0.9, lam=0.8, vf_coef=0.2, cliprange=0.3)
-    assert (module.gamma, module.gae_lambda, module.objective.value_coef) == (0.9, 0.8, 0.2)
-    assert (module.objective.settings.clip_low, module.objective.settings.clip_high) == (0.3, 0.3)
+    assert (module.gamma, module.gae_lambda, module.critic.value_coef) == (0.9, 0.8, 0.2)
+    assert (module.loss_config.clip_low, module.loss_config.clip_high) == (0.3, 0.3)
     assert module.make_optimizer([*module.parameters()] or [tiny.causal_lm().lm_head.weight]).defaults["lr"] == 1e-4
 
 
@@ -79,25 +79,25 @@ def test_none_is_as_good_as_not_given():
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
     assert generation_policy({"max_new_tokens": None}).max_new_tokens == 32
     module = learner(gamma=None, lam=None, learning_rate=None, cliprange=None, init_kl_coef=None, kl_penalty=None)
-    assert (module.gamma, module.gae_lambda, module.objective.settings) == (0.99, 0.95, TokenLoss())
+    assert (module.gamma, module.gae_lambda, module.loss_config) == (0.99, 0.95, LossConfig())
     assert module.make_optimizer([tiny.causal_lm().lm_head.weight]).defaults["lr"] == 3e-4
-    assert learner(clip_low=None, clip_high=None).objective.settings.clip_low is None
+    assert learner(clip_low=None, clip_high=None).loss_config.clip_low is None
     with pytest.raises(ValueError, match="'lr', which lgym does not know"):
         learner(lr=None)
 
 
 def test_trls_divergence_is_taken_from_the_rewards():
-    settings = learner(init_kl_coef=0.2, adap_kl_ctrl=False).objective.settings
+    settings = learner(init_kl_coef=0.2, adap_kl_ctrl=False).loss_config
     assert (settings.kl_coef, settings.kl_in, settings.kl_estimator) == (0.2, "reward", "k1")
-    assert learner(init_kl_coef=0.2, kl_penalty="mse").objective.settings.kl_estimator == "k2"
+    assert learner(init_kl_coef=0.2, kl_penalty="mse").loss_config.kl_estimator == "k2"
     with pytest.raises(ValueError, match="kl_penalty is 'full'"):
         learner(kl_penalty="full")
 
 
 def test_lgyms_own_names_are_taken_as_well():
-    module = learner(entropy_coef=0.01, normalise_by="tokens", reward_scale=0.1)
-    assert (module.objective.settings.entropy_coef, module.reward_scale) == (0.01, 0.1)
-    assert module.objective.settings.normalise_by == "tokens"
+    module = learner(entropy_coef=0.01, loss_aggregation="token_mean", reward_scale=0.1)
+    assert (module.loss_config.entropy_coef, module.reward_scale) == (0.01, 0.1)
+    assert module.loss_config.loss_aggregation == "token_mean"
 
 
 @pytest.mark.parametrize("name", OFF)

@@ -14,7 +14,8 @@ from helpers.taught import taught
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_it_learns_to_say_vowels(sign):
-    """One in thirty replies of the untrained model begins with one. In the control they cost 1, and vanish."""
+    """One in thirty replies of the untrained model begins with one. In the control they cost 1, and
+    vanish."""
     learn = {"batch_size": 64, "mini_batch_size": 16, "ppo_epochs": 2, "learning_rate": 0.01}
     agent = VowelAgent(tiny.causal_lm(), tiny.tokenizer(), "cpu", {"max_new_tokens": 2}, learn, lora={"r": 4})
     returns, told = play(agent, LetterEnv(sign=sign), 600)

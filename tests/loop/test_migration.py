@@ -10,7 +10,7 @@ import yaml
 
 from helpers.runs import lgym
 from lgym import Agent
-from lgym.loop.keywords import ESTIMATORS, GENERATION, LEARNING, LOSS, Pace, generation_policy, read_pace, text_ppo
+from lgym.loop.keywords import ESTIMATORS, GENERATION, LEARNING, LOSS, Pace, build_ppo, generation_policy, read_pace
 from lgym.models import LLMConfig
 
 DOC = (Path(__file__).parents[2] / "docs" / "llamagym.md").read_text(encoding="utf-8")
@@ -66,14 +66,14 @@ def test_the_tables_tell_the_defaults():
             told |= dict(zip(re.findall(r"`(\w+)`", names), values, strict=False))
     assert len(told) == 18
     pace, policy = read_pace({}, None), generation_policy({})
-    module = text_ppo({}, policy, LLMConfig())
-    settings = module.objective.settings
+    module = build_ppo({}, policy, LLMConfig())
+    settings = module.loss_config
     assert told["max_new_tokens"] == str(policy.max_new_tokens)
     assert told["temperature"] == str(policy.writer.sampling.temperature)
     for name in vars(pace):
         assert told[name] == str(getattr(pace, name)), name
     assert [told["gamma"], told["lam"], told["vf_coef"], told["cliprange"], told["init_kl_coef"]] == [
-        str(module.gamma), str(module.gae_lambda), str(module.objective.value_coef), str(settings.clip_low),
+        str(module.gamma), str(module.gae_lambda), str(module.critic.value_coef), str(settings.clip_low),
         f"{settings.kl_coef:g}",
     ]  # fmt: skip
     assert float(told["learning_rate"]) == 3e-4

@@ -16,7 +16,9 @@ def told(turns):
 
 def memory(*rollouts, **settings):
     """Rollouts of episodes of one turn, each an observation, an answer and a reward."""
-    made = EpisodicMemory(**{"top_k": 9, "min_similarity": 0, "return_weight": 0, "half_life": None, **settings})
+    made = EpisodicMemory(
+        **{"top_k": 9, "min_similarity": 0, "return_weight": 0, "half_life": None, **settings}
+    )
     for rollout in rollouts:
         made.store([[RememberedTurn(*turn)] for turn in rollout], told)
     return made
@@ -27,12 +29,14 @@ def texts(made, observation_text, turns=()):
 
 
 def test_the_nearest_come_first():
-    """rapidfuzz's ratio is twice the characters in common, in order, over all of both: of `door` and `doors` 2 * 4 / 9, of
-    `door` and `floor` (the letters oor) 2 * 3 / 9, of `door` and `wall` 0."""
+    """rapidfuzz's ratio is twice the characters in common, in order, over all of both: of `door` and `doors`
+    2 * 4 / 9, of `door` and `floor` (the letters oor) 2 * 3 / 9, of `door` and `wall` 0."""
     made = memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)])
     assert texts(made, "door") == ["doors:a", "floor:a", "wall:a"]
     assert [found.similarity for found in made.similar((), "door")] == pytest.approx([8 / 9, 6 / 9, 0])
-    assert texts(memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)], top_k=1), "door") == ["doors:a"]
+    assert texts(memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)], top_k=1), "door") == [
+        "doors:a"
+    ]
 
 
 @pytest.mark.parametrize(("least", "found"), [(0.6, 2), (0.7, 1), (0.9, 0)])
@@ -47,8 +51,8 @@ def test_a_similarity_of_one_is_the_same_text():
 
 
 def test_returns_weigh_as_much_as_is_set():
-    """Returns from 0 to 4: that of 1 is a quarter of the way. With the weight 0.8 the factors are 1 - 0.8 * (1, 3/4, 0) =
-    0.2, 0.4 and 1. Without weight it is the newest of equals that comes first."""
+    """Returns from 0 to 4: that of 1 is a quarter of the way. With the weight 0.8 the factors are 1 - 0.8 *
+    (1, 3/4, 0) = 0.2, 0.4 and 1. Without weight it is the newest of equals that comes first."""
     rollout = [("door", "best", 4.0), ("door", "worst", 0.0), ("door", "middling", 1.0)]
     assert texts(memory(rollout), "door") == ["door:middling", "door:worst", "door:best"]
     made = memory(rollout, return_weight=0.8)
@@ -60,7 +64,8 @@ def test_returns_weigh_as_much_as_is_set():
 
 
 def test_age_counts_in_rollouts():
-    """With a half-life of one, a like memory of the rollout before counts half: 1 * 0.5 < 8/9 of the one of the last."""
+    """With a half-life of one, a like memory of the rollout before counts half: 1 * 0.5 < 8/9 of the one of
+    the last."""
     made = memory([("door", "old", 0.0)], [("doors", "new", 0.0)], half_life=1)
     assert texts(made, "door") == ["doors:new", "door:old"]
     assert [found.age for found in made.similar((), "door")] == [0, 1]
@@ -72,7 +77,9 @@ def test_age_counts_in_rollouts():
 def test_a_turn_returns_what_was_paid_from_it_on():
     """1, 0.1 and 0.2 were paid: 1.3, 0.3 and 0.2 from each turn on."""
     made = memory()
-    made.store([[RememberedTurn("a", "x", 1.0), RememberedTurn("b", "y", 0.1), RememberedTurn("c", "z", 0.2)]], told)
+    made.store(
+        [[RememberedTurn("a", "x", 1.0), RememberedTurn("b", "y", 0.1), RememberedTurn("c", "z", 0.2)]], told
+    )
     found = {found.text: found.mean_return for found in made.similar((), "a")}
     assert found == pytest.approx({"a:x": 1.3, "b:y": 0.3, "c:z": 0.2})
 
@@ -88,9 +95,11 @@ def test_an_episode_is_found_by_how_it_began():
 
 
 def test_what_happens_again_is_one_memory():
-    """With the mean of its returns, in which an earlier one counts half after a half-life: (0.5 * 3 + 0 + 1) / 2.5 = 1. It
-    is as new as the last."""
-    made = memory([("door", "x", 3.0), ("door", "y", 0.0)], [("door", "x", 0.0), ("door", "x", 1.0)], half_life=1)
+    """With the mean of its returns, in which an earlier one counts half after a half-life: (0.5 * 3 + 0 + 1)
+    / 2.5 = 1. It is as new as the last."""
+    made = memory(
+        [("door", "x", 3.0), ("door", "y", 0.0)], [("door", "x", 0.0), ("door", "x", 1.0)], half_life=1
+    )
     assert len(made) == 2
     first, second = made.similar((), "door")
     assert first == ("door:x", 1.0, 0, 1.0)
@@ -117,7 +126,9 @@ def test_a_question_is_looked_up_once_a_rollout(monkeypatch):
     """Thousands of environments ask the same; after the next rollout the answer may be another."""
     asked = []
     sound = EpisodicMemory._nearest
-    monkeypatch.setattr(EpisodicMemory, "_nearest", lambda self, text: (asked.append(text), sound(self, text))[1])
+    monkeypatch.setattr(
+        EpisodicMemory, "_nearest", lambda self, text: (asked.append(text), sound(self, text))[1]
+    )
     made = memory([("door", "x", 0.0)])
     for _ in range(3):
         assert texts(made, "door") == ["door:x"]

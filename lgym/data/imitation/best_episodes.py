@@ -1,7 +1,5 @@
 """The buffer of self-imitation: the run's own best episodes, kept to be imitated again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -26,15 +24,17 @@ class BestEpisodeBuffer:
 
     "Self-Imitation Learning", Oh et al. 2018, arXiv:1806.05635.
 
-    Episodes as good as the last of the fraction are kept with it: which of equals to take would be arbitrary. For the
-    same reason, a rollout in which no episode stands out gives none: without `min_return`, what is kept must be better
-    than the rollout's worst. So a rollout of one episode, or of equal ones, needs `min_return` to give any.
+    Episodes as good as the last of the fraction are kept with it: which of equals to take would be arbitrary.
+    For the same reason, a rollout in which no episode stands out gives none: without `min_return`, what is
+    kept must be better than the rollout's worst. So a rollout of one episode, or of equal ones, needs
+    `min_return` to give any.
 
     Args:
-        top_fraction: the fraction of a rollout's episodes to keep, 0 < top_fraction <= 1, rounded to one episode or
-            more.
+        top_fraction: the fraction of a rollout's episodes to keep, 0 < top_fraction <= 1, rounded to one
+            episode or more.
         capacity: the maximum number of episodes; the worst leave first, of equal ones the oldest.
-        min_return: the return that an episode must have to be kept; null asks that it is not the rollout's worst.
+        min_return: the return that an episode must have to be kept; null asks that it is not the rollout's
+            worst.
     """
 
     def __init__(

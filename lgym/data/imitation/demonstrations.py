@@ -1,7 +1,5 @@
 """Demonstrations as text: from a JSON Lines file, or played by a scripted expert."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +37,8 @@ class DemonstrationSource(Protocol):
     """A source of demonstrations. Unannotated on purpose: a YAML then takes any class that has the method."""
 
     def demonstrations(self, agent: Any, make_env: Any) -> Any:
-        """A list of `Demonstration` in the words of a `TextAgent`, for the environments that `make_env()` makes."""
+        """A list of `Demonstration` in the words of a `TextAgent`, for the environments that `make_env()`
+        makes."""
 
 
 class ScriptedExpert(Protocol):
@@ -53,12 +52,13 @@ class JsonlDemonstrations:
     """Demonstrations from a JSON Lines file, one JSON object per line, each one of:
 
     - an observation and a response, by default under the first of these keys that is there: observation,
-      observation_text, prompt, input, question, state; response, response_text, completion, output, answer, action,
-      label. An observation that is no text is formatted by the agent; a response that is none is an action, and gets the
-      agent's name for it;
-    - a chat, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}: each assistant message answers
-      the user message before it, and nothing else of the chat is used;
-    - an episode as `lgym predict` writes it, {"turns": [...]}, without the turns whose answer names no action.
+      observation_text, prompt, input, question, state; response, response_text, completion, output, answer,
+      action, label. An observation that is no text is formatted by the agent; a response that is none is an
+      action, and gets the agent's name for it;
+    - a chat, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}: each assistant
+      message answers the user message before it, and nothing else of the chat is used;
+    - an episode as `lgym predict` writes it, {"turns": [...]}, without the turns whose answer names no
+      action.
 
     Args:
         path: the file, UTF-8.
@@ -136,7 +136,8 @@ class ExpertDemonstrations:
         self.min_return = min_return
 
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
-        """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is kept."""
+        """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is
+        kept."""
         env = make_env()
         seeds = tqdm(
             range(self.seed, self.seed + self.episodes), "expert episodes", leave=False, file=sys.stderr
@@ -149,8 +150,8 @@ class ExpertDemonstrations:
         best_return = max(episode_return for episode_return, _ in episodes)
         if best_return < threshold:
             raise ConfigError(
-                f"None of the {self.episodes} episodes of {type(self.policy).__name__} returned {threshold:g} or more, "
-                f"the best {best_return:g}. Lower min_return, or raise episodes."
+                f"None of the {self.episodes} episodes of {type(self.policy).__name__} returned "
+                f"{threshold:g} or more, the best {best_return:g}. Lower min_return, or raise episodes."
             )
         return [turn for episode_return, turns in episodes if episode_return >= threshold for turn in turns]
 

@@ -1,7 +1,5 @@
 """Candidates of an agent, checked before the model sees them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +21,8 @@ def candidates_of(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -
 
 
 def offered(agent: TextAgent, observation: Any, info: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The agent's candidates as `candidates_of`, or `None` where the agent leaves the model to answer in free text."""
+    """The agent's candidates as `candidates_of`, or `None` where the agent leaves the model to answer in free
+    text."""
     name = type(agent).__name__
     candidates = agent.candidates(observation, info)
     if candidates is None:
@@ -51,15 +50,15 @@ def action_of(agent: TextAgent, text: str) -> Any:
     parsed = agent.parse(text)
     if not parsed.ok:
         raise ConfigError(
-            f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not understand it: "
-            f"{parsed.reason or 'no reason given'}. Every candidate must be an action."
+            f"{type(agent).__name__} offers the candidate {text!r}, but its extract_action does not "
+            f"understand it: {parsed.reason or 'no reason given'}. Every candidate must be an action."
         )
     return parsed.action
 
 
 def _no_candidates(agent: TextAgent, observation: Any) -> ConfigError:
     return ConfigError(
-        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate policy "
-        "chooses between candidates. Set its class attribute `actions`, or return them from "
+        f"{type(agent).__name__} offers no candidates for the observation {observation!r}, and the candidate "
+        "policy chooses between candidates. Set its class attribute `actions`, or return them from "
         "`candidates(observation, info)`."
     )

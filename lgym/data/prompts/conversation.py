@@ -1,7 +1,5 @@
 """Prompts of one episode: the current observation behind as many earlier turns as are wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,11 +13,12 @@ History = int | Literal["full"]
 class Conversation:
     """The prompts of one episode.
 
-    Append-only: the prompts and responses stay the tokens that they were, and the next prompt is these with the
-    template's text for what is new behind them. Where that is not what the template makes of the conversation (it trims
-    replies, drops earlier thinking, or the window has moved on), a new transcript starts: the whole is rendered and
-    encoded anew. If it grows too long for the model, the older half of its turns is left out at once: were it one turn
-    after the other, no prompt would extend the one before, and each would be computed from its first token.
+    Append-only: the prompts and responses stay the tokens that they were, and the next prompt is these with
+    the template's text for what is new behind them. Where that is not what the template makes of the
+    conversation (it trims replies, drops earlier thinking, or the window has moved on), a new transcript
+    starts: the whole is rendered and encoded anew. If it grows too long for the model, the older half of its
+    turns is left out at once: were it one turn after the other, no prompt would extend the one before, and
+    each would be computed from its first token.
 
     Args:
         builder: renders and encodes.
@@ -69,7 +68,8 @@ class Conversation:
             self._response = response
 
     def _extended(self, text: str) -> tuple[int, ...] | None:
-        """The transcript's tokens with those of the template's new text; `None` if that does not extend it."""
+        """The transcript's tokens with those of the template's new text; `None` if that does not extend
+        it."""
         response = self._response
         if response is None or not text.startswith(self._text + self._reply):
             return None

@@ -1,7 +1,5 @@
 """Observations as the model reads them: the agent's words, with the text of the run's memories."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,7 +14,8 @@ REMEMBERED_CHARACTERS = 10_000
 
 
 class MemoryPrompt:
-    """The remembered turns of one episode after the other, and the text of each observation with its memories.
+    """The remembered turns of one episode after the other, and the text of each observation with its
+    memories.
 
     Args:
         agent: words the memories.
@@ -34,7 +33,8 @@ class MemoryPrompt:
         self.begin()
 
     def try_out(self) -> None:
-        """Have the agent word a turn that nobody played, if there are memories. Raises `ValueError` as `read` does."""
+        """Have the agent word a turn that nobody played, if there are memories. Raises `ValueError` as `read`
+        does."""
         if self._remembers:
             text = summary(self._agent, [RememberedTurn("", "", 0.0)])
             self._render("", text, [Memory(text, 0.0, 0, 1.0)])
@@ -46,7 +46,8 @@ class MemoryPrompt:
         self._restored: deque[str | None] = deque()
 
     def add(self, turn: RememberedTurn) -> None:
-        """Add the episode's next turn, if there are memories: of an observation at most `REMEMBERED_CHARACTERS`."""
+        """Add the episode's next turn, if there are memories: of an observation at most
+        `REMEMBERED_CHARACTERS`."""
         if self._remembers:
             self.turns.append(turn._replace(observation_text=_remembered(turn.observation_text)))
 
@@ -72,7 +73,8 @@ class MemoryPrompt:
         return restored
 
     def state_dict(self, history: int | str) -> dict[str, list[str | None]]:
-        """The texts read in this episode, as far as its prompts still show them: memories may since have changed."""
+        """The texts read in this episode, as far as its prompts still show them: memories may since have
+        changed."""
         if not self._shown:
             return {}
         return {

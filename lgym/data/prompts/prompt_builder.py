@@ -1,7 +1,5 @@
 """From an observation's text to the tokens of a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -12,21 +10,23 @@ from lgym.rollout import Prompt
 from lgym.types import ConfigError, Message
 
 CACHED_TOKENS = 10_000_000
-"""Tokens of all prompts that a builder keeps, about 40 bytes each. Beyond it the cache is cleared, in the middle of a
-rollout too: prompts are equal by their content, so that nothing but time is lost."""
+"""Tokens of all prompts that a builder keeps, about 40 bytes each. Beyond it the cache is cleared, in the
+middle of a rollout too: prompts are equal by their content, so that nothing but time is lost."""
 
 CHARACTERS_PER_TOKEN = 10
-"""An observation is cut to so many characters for each token of the model's context before anything is encoded."""
+"""An observation is cut to so many characters for each token of the model's context before anything is
+encoded."""
 
 
 class PromptBuilder:
     """Renders and tokenizes each distinct observation once.
 
-    The chat template is rendered as text and encoded without adding special tokens, since the template has written them
-    already: no doubled BOS. A template that refuses a system role gets the system prompt in the user's message.
+    The chat template is rendered as text and encoded without adding special tokens, since the template has
+    written them already: no doubled BOS. A template that refuses a system role gets the system prompt in the
+    user's message.
 
-    Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages and
-    candidates spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its middle
+    Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages
+    and candidates spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its middle
     (`lgym.plain_text.truncate_middle`).
 
     Args:
@@ -60,8 +60,8 @@ class PromptBuilder:
         """The prompt of an observation; the same object for the same question while that is kept.
 
         Raises:
-            ValueError: if candidates repeat or tokenize alike, or with nothing of the observation the prompt is longer
-                than the model's context.
+            ValueError: if candidates repeat or tokenize alike, or with nothing of the observation the prompt
+                is longer than the model's context.
         """
         key = (observation_text, tuple(candidates))
         known = self._prompts.get(key)
@@ -113,21 +113,20 @@ class PromptBuilder:
         return truncate_middle(observation_text, kept)
 
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the current observation."""
+        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the current
+        observation."""
         messages = self._messages(turns, observation_text)
         text = self._apply_template(messages)
-        if any(
-            self._escaper.may_complete_special_token(message["content"]) for message in messages
-        ):  # the template may complete a token
-            marked = self._apply_template(
-                [{**message, "content": _marked(message["content"])} for message in messages]
-            )
+        # The template may complete a token's name that a message begins or ends with.
+        if any(self._escaper.may_complete_special_token(message["content"]) for message in messages):
+            marked = self._apply_template([{**m, "content": _marked(m["content"])} for m in messages])
             if self._escaper.special_ids(marked) != self._escaper.special_ids(text):
                 return marked
         return text
 
     def reply_text(self, text: str, ids: Collection[int] = ()) -> str:
-        """A reply as `render` takes it: plain text, except for markup such as `<think>` that is among its tokens.
+        """A reply as `render` takes it: plain text, except for markup such as `<think>` that is among its
+        tokens.
 
         Special tokens among them are not in its text.
         """
@@ -170,10 +169,10 @@ class PromptBuilder:
         longest = len(prompt_ids) + max(map(len, prompt.candidate_ids), default=0)
         if longest > self._context_length:
             raise ConfigError(
-                f"A prompt with its longest candidate has {longest} tokens, more than the {self._context_length} that the "
-                "model's context leaves beside its reply, with next to nothing of the observation. Shorten the system "
-                "prompt or the candidates, or choose a model with a longer prompt. The observation read: "
-                f"{observation_text[:200]!r}"
+                f"A prompt with its longest candidate has {longest} tokens, more than the "
+                f"{self._context_length} that the model's context leaves beside its reply, with next to "
+                "nothing of the observation. Shorten the system prompt or the candidates, or choose a model "
+                f"with a longer prompt. The observation read: {observation_text[:200]!r}"
             )
         size = len(prompt_ids) + sum(map(len, prompt.candidate_ids))
         if self._tokens + size > CACHED_TOKENS:
@@ -206,8 +205,8 @@ def _require_distinct(prompt: Prompt) -> None:
             raise ConfigError(f"The candidate {text!r} has no tokens; every candidate needs some text.")
         if ids in texts:
             raise ConfigError(
-                f"The candidates {texts[ids]!r} and {text!r} are the same tokens to this model, so it cannot choose "
-                f"between them (observation: {prompt.observation_text!r}). Word them differently."
+                f"The candidates {texts[ids]!r} and {text!r} are the same tokens to this model, so it cannot "
+                f"choose between them (observation: {prompt.observation_text!r}). Word them differently."
             )
         texts[ids] = text
 

@@ -1,15 +1,15 @@
 """Dynamic sampling: more groups, where those of a rollout have zero variance."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 
 class DynamicSampling:
-    """Asks for another group whenever one ends whose episodes all had the same return, up to a limit per rollout.
+    """Asks for another group whenever one ends whose episodes all had the same return, up to a limit per
+    rollout.
 
-    Such a zero-variance group gives every one of its episodes the advantage 0. It stays in the rollout's statistics.
-    "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", Yu et al. 2025, arXiv:2503.14476, section 3.2.
+    Such a zero-variance group gives every one of its episodes the advantage 0. It stays in the rollout's
+    statistics. "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", Yu et al. 2025,
+    arXiv:2503.14476, section 3.2.
 
     Args:
         group_size: episodes of a group.

@@ -56,7 +56,12 @@ def test_every_rollout_has_its_own_top():
 def test_equals_at_the_cut_are_kept_together():
     """Of 1, 1, 1, 0 the top quarter is one of three equals: all three."""
     assert (
-        words(filled(episode(1.0, "a"), episode(0.0, "b"), episode(1.0, "c"), episode(1.0, "d"), top_fraction=0.25)) == "acd"
+        words(
+            filled(
+                episode(1.0, "a"), episode(0.0, "b"), episode(1.0, "c"), episode(1.0, "d"), top_fraction=0.25
+            )
+        )
+        == "acd"
     )
 
 
@@ -68,7 +73,9 @@ def test_equals_at_the_bottom_are_not_kept():
 @pytest.mark.parametrize(("min_return", "kept"), [(None, ""), (1.0, "ab"), (0.5, "ab"), (1.5, "")])
 def test_where_nothing_stands_out_only_min_return_keeps(min_return, kept):
     """Two episodes of return 1."""
-    assert words(filled(episode(1.0, "a"), episode(1.0, "b"), top_fraction=0.5, min_return=min_return)) == kept
+    assert (
+        words(filled(episode(1.0, "a"), episode(1.0, "b"), top_fraction=0.5, min_return=min_return)) == kept
+    )
 
 
 def test_min_return_does_not_widen_the_fraction():
@@ -79,7 +86,9 @@ def test_min_return_does_not_widen_the_fraction():
 
 def test_the_same_turns_are_kept_once_with_the_better_return():
     """Lucky and unlucky plays of one hand are one sequence, wherever they were reset."""
-    buffer = filled(episode(2.0, "a", "b", seed=1), episode(1.0, "a", "b", seed=2), episode(0.0, "z"), top_fraction=1.0)
+    buffer = filled(
+        episode(2.0, "a", "b", seed=1), episode(1.0, "a", "b", seed=2), episode(0.0, "z"), top_fraction=1.0
+    )
     assert buffer.state_dict()["episodes"] == [(2.0, 2, [0, 1])]
     buffer.add([episode(1.0, "b", "a"), episode(0.0, "z")])  # another order is another sequence
     assert len(buffer) == 2
@@ -116,15 +125,23 @@ def test_turns_are_distinct():
 
 
 def test_a_checkpoint_brings_it_back(tmp_path):
-    """Also the tokens, and in the order that decides who leaves; nothing in it but plain numbers and texts."""
+    """Also the tokens, and in the order that decides who leaves; nothing in it but plain numbers and
+    texts."""
     turn = Demonstration("a", "left", candidates=("left", "right"), response_ids=(4, 2))
-    kept = [(np.float64(2.0), np.int64(5), (turn, turn)), (1.0, 6, (turn,)), (1.0, 7, (Demonstration("b", "x"),))]
+    kept = [
+        (np.float64(2.0), np.int64(5), (turn, turn)),
+        (1.0, 6, (turn,)),
+        (1.0, 7, (Demonstration("b", "x"),)),
+    ]
     buffer = filled(*kept, (0.0, 0, ()), top_fraction=0.75, capacity=3)
     torch.save(buffer.state_dict(), tmp_path / "state.pt")
     restored = filled(*ranked(3), top_fraction=0.5, capacity=3)
     restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert restored.state_dict() == buffer.state_dict()
-    assert [(t.candidates, t.response_ids) for t in restored.turns()] == [(("left", "right"), (4, 2)), ((), ())]
+    assert [(t.candidates, t.response_ids) for t in restored.turns()] == [
+        (("left", "right"), (4, 2)),
+        ((), ()),
+    ]
     for each in (buffer, restored):
         each.add([episode(1.0, "c"), episode(0.0, "z")])
     assert restored.turns() == buffer.turns()

@@ -10,7 +10,12 @@ import pytest
 
 from helpers import echo
 from lgym.agents import BlackjackAgent, TextAgent
-from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource, ExpertDemonstrations, JsonlDemonstrations
+from lgym.data.imitation.demonstrations import (
+    Demonstration,
+    DemonstrationSource,
+    ExpertDemonstrations,
+    JsonlDemonstrations,
+)
 from lgym.types import ParsedAction
 
 RED, BLUE = Demonstration("red", "red"), Demonstration("blue", "blue")
@@ -29,7 +34,9 @@ class Namer:
 
 def read(tmp_path, *lines, agent=None, **keys):
     path = tmp_path / "demonstrations.jsonl"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), encoding="utf-8")
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), encoding="utf-8"
+    )
     return JsonlDemonstrations(str(path), **keys).demonstrations(agent or echo.EchoAgent(), echo.EchoEnv)
 
 
@@ -55,9 +62,13 @@ def test_well_known_forms_need_no_keys(tmp_path, record):
 
 def test_keys_of_ones_own(tmp_path):
     """Given keys are the only ones looked at; one may be given alone."""
-    assert read(tmp_path, {"x": "blue", "y": "blue", "prompt": "red"}, observation_key="x", response_key="y") == [BLUE]
+    assert read(
+        tmp_path, {"x": "blue", "y": "blue", "prompt": "red"}, observation_key="x", response_key="y"
+    ) == [BLUE]
     assert read(tmp_path, {"x": "blue", "prompt": "red", "answer": "blue"}, observation_key="x") == [BLUE]
-    assert read(tmp_path, {"messages": [], "turns": [], "x": "blue", "answer": "blue"}, observation_key="x") == [BLUE]
+    assert read(
+        tmp_path, {"messages": [], "turns": [], "x": "blue", "answer": "blue"}, observation_key="x"
+    ) == [BLUE]
 
 
 def test_every_assistant_message_answers_the_user_before_it(tmp_path):
@@ -98,14 +109,29 @@ def test_an_observation_of_several_numbers_is_formatted(tmp_path):
     [
         ("{'a': 1}", r"line 2: Expecting property name.*begins: \{'a': 1\}"),
         ("3", r"line 2: expected a JSON object, not 3"),
-        ({"prompt": "red", "reply": "red"}, r"line 2: there is no response: .*label among its keys \['prompt', 'reply'\]"),
+        (
+            {"prompt": "red", "reply": "red"},
+            r"line 2: there is no response: .*label among its keys \['prompt', 'reply'\]",
+        ),
         ({"text": "red", "answer": "red"}, r"line 2: there is no observation: .*set observation_key"),
-        ({"prompt": "red", "answer": "purple"}, r"line 2: EchoAgent reads no action from 'purple'.*none of red"),
-        ({"prompt": "red", "action": 7}, r"line 2: 7 is not text, nor the action of what EchoAgent offers \('red'"),
+        (
+            {"prompt": "red", "answer": "purple"},
+            r"line 2: EchoAgent reads no action from 'purple'.*none of red",
+        ),
+        (
+            {"prompt": "red", "action": 7},
+            r"line 2: 7 is not text, nor the action of what EchoAgent offers \('red'",
+        ),
         ({"prompt": "red", "answer": None}, r"line 2: None is not text"),
         ({"prompt": [], "answer": "red"}, r"line 2: EchoAgent.format_observation cannot read \[\]"),
-        ({"messages": [{"role": "assistant", "content": "red"}]}, r"line 2: no user message comes before.*'red'"),
-        ({"messages": [{"role": "user", "content": [1]}]}, r"line 2: a message of the user has the content \[1\]"),
+        (
+            {"messages": [{"role": "assistant", "content": "red"}]},
+            r"line 2: no user message comes before.*'red'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [1]}]},
+            r"line 2: a message of the user has the content \[1\]",
+        ),
         ({"turns": [{"response_text": "red"}]}, r"line 2: there is no observation"),
     ],
     ids=str,
@@ -129,7 +155,8 @@ def shown_after(seed: int) -> str:
 
 
 def test_an_expert_is_played_from_its_seeds_on():
-    """The words that those reset seeds show, each answered with the action's name, and what could be chosen."""
+    """The words that those reset seeds show, each answered with the action's name, and what could be
+    chosen."""
     turns = ExpertDemonstrations(Namer(), episodes=4, seed=7).demonstrations(echo.EchoAgent(), echo.EchoEnv)
     words = [shown_after(seed) for seed in (7, 8, 9, 10)]
     assert turns == [Demonstration(word, word) for word in words]
@@ -139,7 +166,9 @@ def test_an_expert_is_played_from_its_seeds_on():
 
 def test_an_expert_that_answers_in_text_is_taken_at_its_word():
     """How it said it is what is learned; the environment gets the action."""
-    turns = ExpertDemonstrations(Namer(as_text=True), episodes=2, min_return=1.0).demonstrations(echo.EchoAgent(), echo.EchoEnv)
+    turns = ExpertDemonstrations(Namer(as_text=True), episodes=2, min_return=1.0).demonstrations(
+        echo.EchoAgent(), echo.EchoEnv
+    )
     assert turns == [Demonstration(word, f" {word.upper()} ") for word in map(shown_after, (0, 1))]
 
 
@@ -174,9 +203,13 @@ class Mute(TextAgent):
 
 def test_an_answer_that_the_agent_cannot_read_is_refused():
     """It would be learned, and then penalised."""
-    with pytest.raises(ValueError, match=r"Namer answered \d to the observation \d: \d is not text.*Mute offers \(no cand"):
+    with pytest.raises(
+        ValueError, match=r"Namer answered \d to the observation \d: \d is not text.*Mute offers \(no cand"
+    ):
         ExpertDemonstrations(Namer()).demonstrations(Mute(), echo.EchoEnv)
-    with pytest.raises(ValueError, match=r"Namer answered ' [A-Z]+ ' to .*Mute reads no action from .*I cannot read"):
+    with pytest.raises(
+        ValueError, match=r"Namer answered ' [A-Z]+ ' to .*Mute reads no action from .*I cannot read"
+    ):
         ExpertDemonstrations(Namer(as_text=True)).demonstrations(Mute(), echo.EchoEnv)
     with pytest.raises(ValueError, match=r"episodes are 0; give 1 or more"):
         ExpertDemonstrations(Namer(), episodes=0)
@@ -202,11 +235,21 @@ def test_sources_by_class_path(policy):
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--sources", type=list[DemonstrationSource])
     sources = [
-        {"class_path": "lgym.data.imitation.demonstrations.JsonlDemonstrations", "init_args": {"path": "some.jsonl"}},
-        {"class_path": "lgym.data.imitation.demonstrations.ExpertDemonstrations", "init_args": {"policy": {"class_path": policy}, "episodes": 3}},
+        {
+            "class_path": "lgym.data.imitation.demonstrations.JsonlDemonstrations",
+            "init_args": {"path": "some.jsonl"},
+        },
+        {
+            "class_path": "lgym.data.imitation.demonstrations.ExpertDemonstrations",
+            "init_args": {"policy": {"class_path": policy}, "episodes": 3},
+        },
     ]
     lines, expert = parser.instantiate_classes(parser.parse_object({"sources": sources})).sources
-    assert (lines.path, expert.episodes, type(expert.policy).__name__) == ("some.jsonl", 3, policy.rpartition(".")[2])
+    assert (lines.path, expert.episodes, type(expert.policy).__name__) == (
+        "some.jsonl",
+        3,
+        policy.rpartition(".")[2],
+    )
 
 
 class HitBelow17:
@@ -216,7 +259,9 @@ class HitBelow17:
 
 def test_an_expert_plays_a_registered_environment():
     """Blackjack's observations are tuples, and a hand may have several turns."""
-    turns = ExpertDemonstrations(HitBelow17(), episodes=50).demonstrations(BlackjackAgent(), lambda: gymnasium.make("Blackjack-v1"))
+    turns = ExpertDemonstrations(HitBelow17(), episodes=50).demonstrations(
+        BlackjackAgent(), lambda: gymnasium.make("Blackjack-v1")
+    )
     assert len(turns) > 50
     assert Demonstration("Your hand: hard sixteen against ten", "stay") not in turns
     assert {turn.response_text for turn in turns} == {"hit", "stay"}

@@ -28,8 +28,8 @@ def imitation(*pairs, size=10):
 
 
 def test_every_token_counts_the_same():
-    """A reply of 1 token and one of 7: each is an eighth of the loss. Averaged over turns the single token would count a
-    half, and a model would learn short replies seven times as fast."""
+    """A reply of 1 token and one of 7: each is an eighth of the loss. Averaged over turns the single token
+    would count a half, and a model would learn short replies seven times as fast."""
     batch = imitation(("red", "r"), ("blue", "bluebee")).draw(np.random.default_rng(0))
     assert sorted(batch.mask.sum(1).tolist()) == [1, 7]
     assert batch.scale == pytest.approx(1 / 8)
@@ -44,7 +44,8 @@ def test_every_token_counts_the_same():
 
 
 def test_a_question_that_was_made_twice_is_asked_once(monkeypatch):
-    """Catches contexts told apart by who made them: the second turn's was forgotten by a full cache and made anew."""
+    """Catches contexts told apart by who made them: the second turn's was forgotten by a full cache and made
+    anew."""
     monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 1)
     batch = imitation(("red", "r"), ("blue", "b"), ("red", "e")).draw(np.random.default_rng(0))
     assert sorted(context.observation_text for context in batch.contexts) == ["blue", "red"]

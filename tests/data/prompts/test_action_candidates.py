@@ -28,7 +28,10 @@ def module(agent, **changes):
         ({"candidates": lambda self, o, i: ["red", "green", "red"]}, r"candidates \['red'\] more than once"),
         ({"candidates": lambda self, o, i: "red"}, r"must return a list"),
         ({"extract_action": lambda self, text: ParsedAction.failure("no idea")}, r"'red'.*no idea"),
-        ({"extract_action": lambda self, text: ParsedAction(7)}, r"as the action 7.*not in Echo-v0's action space"),
+        (
+            {"extract_action": lambda self, text: ParsedAction(7)},
+            r"as the action 7.*not in Echo-v0's action space",
+        ),
         ({"format_observation": lambda self, o: 3}, r"format_observation returned 3"),
     ],
 )
@@ -81,7 +84,10 @@ def test_a_speaking_agents_mistakes_are_told_when_the_run_is_set_up(members, mes
         ({"group_size": 2, "episodes_per_rollout": None, "turns_per_rollout": 64}, "whole episodes"),
         ({"episodes_per_rollout": None}, "give one of the two"),
         ({"turns_per_rollout": 64}, "give one of the two"),
-        ({"episodes_per_rollout": None, "turns_per_rollout": 100}, r"turns_per_rollout is 100.*multiple.*such as 96"),
+        (
+            {"episodes_per_rollout": None, "turns_per_rollout": 100},
+            r"turns_per_rollout is 100.*multiple.*such as 96",
+        ),
         ({"num_envs": 0}, "data.num_envs is 0"),
         ({"minibatch_size": -1}, "data.minibatch_size is -1"),
         ({"episodes_per_rollout": 0}, "data.episodes_per_rollout is 0"),
@@ -136,7 +142,10 @@ def test_what_is_kept_is_bounded_by_its_tokens(monkeypatch):
 
 def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():
     """Gemma's template raises on a system message."""
-    template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + tiny.TEMPLATE
+    template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        + tiny.TEMPLATE
+    )
     text = tiny.tokenizer().decode(builder(template).context("red", ["a"]).prompt_ids)
     assert text == "<|im_start|>user\nBe brief.\n\nred<|im_end|>\n<|im_start|>assistant\n"
 

@@ -38,7 +38,9 @@ def collector(memory, num_envs=2, env_id="Counting-v0", agent=None, envs=None, *
     builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     shared = {"working": WorkingMemory(), "episodic": memory, "builder": builder}
     slots = [slot(env_id, agent, env=env, **shared) for env in envs or [None] * num_envs]
-    return Collector(slots, 100, remember=partial(memory.store, summarize=partial(summary, agent)), **settings)
+    return Collector(
+        slots, 100, remember=partial(memory.store, summarize=partial(summary, agent)), **settings
+    )
 
 
 def say(made, *answers):
@@ -71,7 +73,11 @@ def test_the_window_moves_with_the_episode_and_begins_anew():
         word, second = made.context.observation_text, say(made, "green")[1]
         assert word in echo.WORDS
         assert second == f"This episode:\n{word} -> green (+0)\nNow:\nwhich?"
-        assert tiny.tokenizer().decode(made.context.prompt_ids).endswith("which?<|im_end|>\n<|im_start|>assistant\n")
+        assert (
+            tiny.tokenizer()
+            .decode(made.context.prompt_ids)
+            .endswith("which?<|im_end|>\n<|im_start|>assistant\n")
+        )
         assert made.turns == [RememberedTurn(word, "green", 0.0)]
 
 
@@ -148,7 +154,8 @@ def test_an_episode_that_was_dropped_is_stored_once():
 @pytest.mark.parametrize("history", [0, 2, "full"])
 @pytest.mark.parametrize("unit", ["turn", "episode"])
 def test_an_episode_is_brought_back_as_it_was_shown(history, unit):
-    """Though the memory is another by then, prompts are the same token for token; and they recall it from there on."""
+    """Though the memory is another by then, prompts are the same token for token; and they recall it from
+    there on."""
     memory = EpisodicMemory(unit, min_similarity=0)
     settings = {"working": WorkingMemory(2), "episodic": memory, "history": history, "chooses": False}
     memory.store([[RememberedTurn("1 1", "stop", 0.0)]], partial(summary, echo.CountingAgent()))
@@ -180,8 +187,8 @@ BOTH = {"data__working_memory": "{turns: 2}", "data__episodic_memory": "{min_sim
 
 
 def test_evaluation_reads_what_training_remembers_and_adds_nothing(tmp_path, model_folder):
-    """The memory is as it was after the last rollout, however many episodes were evaluated since; `predict` recalls it from
-    the checkpoint."""
+    """The memory is as it was after the last rollout, however many episodes were evaluated since; `predict`
+    recalls it from the checkpoint."""
     more, fewer = tmp_path / "more", tmp_path / "fewer"
     for root, episodes in ((more, 40), (fewer, 2)):
         lgym("fit", root, model_folder, trainer__max_epochs=2, data__eval_episodes=episodes, **BOTH)
@@ -204,7 +211,9 @@ def test_play_and_check_recall_too(tmp_path, model_folder, capsys):
     assert "Earlier episodes:" in capsys.readouterr().out
 
 
-def test_an_agent_that_words_memories_wrongly_is_told_before_a_model_is_loaded(tmp_path, model_folder, monkeypatch, capfd):
+def test_an_agent_that_words_memories_wrongly_is_told_before_a_model_is_loaded(
+    tmp_path, model_folder, monkeypatch, capfd
+):
     monkeypatch.setattr("lgym.modules.base.build_llm", None)
     for method in ("render_memory", "summarize"):
         with monkeypatch.context() as patch:
@@ -220,7 +229,9 @@ def test_charts_ask_as_the_first_turn_of_an_episode_does():
     data = RolloutDataModule(
         "Echo-v0", agent, episodes_per_rollout=8, working_memory=WorkingMemory(), episodic_memory=memory
     )
-    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(tokenizer=tiny.tokenizer(), context_length=2048))
+    data.trainer = SimpleNamespace(
+        lightning_module=SimpleNamespace(tokenizer=tiny.tokenizer(), context_length=2048)
+    )
     memory.store([[RememberedTurn("red", "red", 1.0)]], partial(summary, agent))
     red, green = data.contexts([0, 1])
     assert red.observation_text == "Earlier episodes:\nred -> red (+1); return +1\nNow:\nred"
