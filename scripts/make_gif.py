@@ -3,7 +3,7 @@
     python -m pip install pygame    # Gymnasium draws its games with it
     python scripts/make_gif.py docs/blackjack.gif --config configs/blackjack.yaml --ckpt_path last
 
-Before is the untrained model, or the checkpoint of `--before`; after is the checkpoint of `--ckpt_path`. Both play
+Before is the untrained model, or the checkpoint of `--before`; after is that of `--ckpt_path`. Both play
 the same reset seeds greedily. The text below each picture is the action that was taken and the return of the
 episodes so far. Other options are those of `lgym play`.
 """
@@ -51,7 +51,7 @@ def play(data: RolloutDataModule, module: PolicyLearner, episodes: int, title: s
         episodes: number of episodes.
         title: the first line below every frame.
     """
-    env = data.env_maker("predict")()
+    env = data.make_env("predict")
     runner = EnvRunner(env, data.episode_prompts("predict"))
     frames = []
     total = 0.0
