@@ -30,7 +30,7 @@ CAPTION = 64
 PAUSE = 3  # frames for which the end of an episode is shown
 
 
-def caption(picture: np.ndarray, title: str, text: str) -> Image.Image:
+def caption(picture: Any, title: str, text: str) -> Image.Image:
     """A frame of the environment, scaled to the common width, with two lines below it."""
     image = Image.fromarray(np.asarray(picture, dtype=np.uint8))
     image = image.resize((WIDTH, round(image.height * WIDTH / image.width)))
