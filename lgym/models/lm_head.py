@@ -1,4 +1,4 @@
-"""The language-model head: logits, log-probabilities and entropies over the vocabulary, from hidden states."""
+"""The language-model head: logits, log-probabilities and entropies over the vocabulary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LMHead:
         return soft_cap(self.linear(hidden), self.softcap)
 
     def chosen_logits(self, hidden: Tensor, token_ids: Tensor) -> Tensor:
-        """Logits of K tokens per state, without the rest of the vocabulary: [B, H] and [B, K] to [B, K], at least fp32."""
+        """Logits of K tokens per state alone: [B, H] and [B, K] to [B, K], at least fp32."""
         precise = torch.promote_types(hidden.dtype, torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             logits = torch.einsum("bh,bkh->bk", hidden.to(precise), self.linear.weight[token_ids].to(precise))
@@ -44,7 +44,13 @@ class LMHead:
         return self.logits(hidden).logsumexp(-1)
 
     def token_logprobs(
-        self, hidden: Tensor, state_index: Tensor, tokens: Tensor, *, temperature: float, entropy_gradient: bool
+        self,
+        hidden: Tensor,
+        state_index: Tensor,
+        tokens: Tensor,
+        *,
+        temperature: float,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities of tokens, each behind one of the states, and entropies of the states.
 
@@ -60,7 +66,9 @@ class LMHead:
         """
         if self._is_plain(hidden):
             weight = self.linear.weight
-            return FusedTokenLogprobs.apply(hidden, weight, state_index, tokens, temperature, entropy_gradient)
+            return FusedTokenLogprobs.apply(
+                hidden, weight, state_index, tokens, temperature, entropy_gradient
+            )
         logits = self.logits(hidden)
         if temperature != 1:
             logits = logits / temperature

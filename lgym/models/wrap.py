@@ -26,7 +26,8 @@ def load_model_and_tokenizer(
     """Loads a plain model of transformers, and its tokenizer.
 
     Args:
-        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face Hub.
+        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face
+            Hub.
         dtype: precision of the weights; None takes the registry's, or float32 for a model that is not in it.
         device: the device to put it on.
         quantization: `4bit` or `8bit` quantizes the weights, with bitsandbytes.
@@ -37,10 +38,11 @@ def load_model_and_tokenizer(
         ModelNotFoundError: if there are no such weights.
     """
     entry = find_entry(model)
-    config = LLMConfig(model, quantization=quantization, revision=revision, trust_remote_code=trust_remote_code)
+    config = LLMConfig(
+        model, quantization=quantization, revision=revision, trust_remote_code=trust_remote_code
+    )
     dtype = dtype or getattr(torch, entry.dtype)
-    device = torch.device(device)
-    loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
+    loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=torch.device(device))
     return loaded if quantization is not None else nn.Module.to(loaded, device), tokenizer
 
 
@@ -55,8 +57,8 @@ def wrap_pretrained(
     """Wraps a user's model as `ValueHeadLLM`, in place: it gets adapters and attention code.
 
     Args:
-        model: a causal model of transformers, bare or in a `PeftModel`, and either of them in trl's value head, which is
-            taken off. Adapters that it has are trained on, without their dropout.
+        model: a causal model of transformers, bare or in a `PeftModel`, and either of them in trl's value
+            head, which is taken off. Adapters that it has are trained on, without their dropout.
         tokenizer: its tokenizer; it gets a chat template and a padding token where it has none.
         lora: adapters for a model that has none; None trains every weight.
         device: the device to put it on; None leaves it.
@@ -69,17 +71,21 @@ def wrap_pretrained(
     name = getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__
     if tokenizer is None:
         raise ConfigError(
-            f"The model {name} comes without its tokenizer: give both, as load_model_and_tokenizer returns them."
+            f"The model {name} comes without its tokenizer: give both, as load_model_and_tokenizer returns "
+            "them."
         )
     if not hasattr(model, "get_output_embeddings") or not hasattr(model, "generate"):
-        raise ConfigError(f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM.")
+        raise ConfigError(
+            f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM."
+        )
     quantized = bool(getattr(model, "is_quantized", False))
     if device is not None and not quantized:
         model = model.to(device)
     adapted = hasattr(model, "peft_config")
     if adapted or lora is None:
         _require_trainable(model, name, adapted=adapted)
-    quantization: Literal["8bit"] | None = "8bit" if quantized and not adapted else None  # of any number of bits
+    # stands for any number of bits
+    quantization: Literal["8bit"] | None = "8bit" if quantized and not adapted else None
     config = LLMConfig(name, lora=None if adapted else lora, quantization=quantization)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -90,13 +96,14 @@ def _require_trainable(model: Any, name: str, *, adapted: bool) -> None:
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
     if adapted and not dtypes:
         raise ConfigError(
-            f"No adapter of {name} can be trained: load it with PeftModel.from_pretrained(..., is_trainable=True)."
+            f"No adapter of {name} can be trained: load it with PeftModel.from_pretrained(..., "
+            "is_trainable=True)."
         )
     if not dtypes:
         raise ConfigError(f"lora is False, which trains every weight, and all weights of {name} are frozen.")
     coarse = sorted(str(dtype) for dtype in dtypes if torch.finfo(dtype).bits < 32)
     if coarse and not adapted:
         raise ConfigError(
-            f"lora is False, which trains every weight, and those of {name} are in {', '.join(coarse)}, where small steps "
-            "are lost. Load it with dtype=torch.float32, or train adapters (lora=True)."
+            f"lora is False, which trains every weight, and those of {name} are in {', '.join(coarse)}, "
+            "where small steps are lost. Load it with dtype=torch.float32, or train adapters (lora=True)."
         )

@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
-import types
-
-from helpers import tiny
-from helpers.runs import lgym, scalars
+from helpers.echo import EchoAgent
+from helpers.learners import RecordingLearner, attach
+from helpers.prompts import make_prompt, response_batch
+from helpers.scripted import text_response
 from lgym.agents import FrozenLakeAgent
 from lgym.data import RolloutDataModule
+from lgym.data.stages import make_collector
 
 
-def test_evaluation_may_play_another_environment(tmp_path, model_folder):
-    """Echo pays 0 or 1 a turn; with `sign=-1`, 0 or -1. Of two settings, the one that is not overridden stays."""
-    kwargs = {"data__env_kwargs": "{turns: 2, sign: 1}", "data__eval_env_kwargs": "{sign: -1}"}
-    lgym("fit", tmp_path, model_folder, **kwargs, trainer__max_epochs=1)
-    logged = scalars(tmp_path)
-    assert min(logged["rollout/return_mean"].values()) > 0
-    assert max(logged["val_sampled/return_mean"].values()) < 0
-    assert list(logged["val_sampled/length_mean"].values()) == [2.0]
+def echo_returns(**kwargs):
+    """The returns of eight episodes of training and of evaluation."""
+    data = RolloutDataModule(
+        "Echo-v0", EchoAgent(), episodes_per_rollout=8, num_envs=4, eval_episodes=8, **kwargs
+    )
+    attach(
+        data, learner := RecordingLearner(batch=response_batch([make_prompt("")], [0], [text_response("")]))
+    )
+    list(data.train_dataloader())
+    [flight] = data.val_dataloader()[1]
+    return learner.rollouts[0].episode_returns, flight.batch
 
 
-def test_evaluation_plays_the_same_environment_by_default(tmp_path, model_folder):
-    lgym("fit", tmp_path, model_folder, data__env_kwargs="{sign: -1}", trainer__max_epochs=1)
-    logged = scalars(tmp_path)
-    assert max(logged["rollout/return_mean"].values()) < 0
-    assert max(logged["val_sampled/return_mean"].values()) < 0
+def test_evaluation_may_play_another_environment():
+    """Echo pays 0 or 1 a turn; with `sign=-1`, 0 or -1. Of two settings, the one that is not overridden
+    stays."""
+    trained, evaluated = echo_returns(env_kwargs={"turns": 2, "sign": 1}, eval_env_kwargs={"sign": -1})
+    assert trained.min() >= 0 < trained.max()
+    assert evaluated.returns.max() <= 0 > evaluated.returns.min()
+    assert evaluated.lengths.tolist() == [2.0] * 8
+
+
+def test_evaluation_plays_the_same_environment_by_default():
+    trained, evaluated = echo_returns(env_kwargs={"sign": -1})
+    assert trained.min() < 0
+    assert evaluated.returns.min() < 0
 
 
 def lakes(**kwargs):
-    """A data module for Frozen Lake before a model that chooses, of which there is only the tokenizer."""
+    """A data module for Frozen Lake in its run, without a model."""
     data = RolloutDataModule("FrozenLake-v1", FrozenLakeAgent(), episodes_per_rollout=1, num_envs=1, **kwargs)
-    learner = types.SimpleNamespace(tokenizer=tiny.tokenizer(), context_length=4096, chooses=True)
-    data.trainer = types.SimpleNamespace(lightning_module=learner, global_rank=0)
-    return data
+    return attach(data, RecordingLearner())
 
 
-def first_words(data, stage):
-    """What a stage's model is shown first."""
-    [slot] = data._make_collector(stage, 0)._slots
-    slot.reset(0)
-    return slot.context.observation_text
+def first_observation(data, stage):
+    """The text of a stage's first observation."""
+    [runner] = make_collector(data, data.learner, stage, 0)._runners
+    runner.reset(0)
+    return runner.prompt.observation_text
 
 
 def test_evaluation_is_worded_by_its_own_environment():
-    """The goal of the 4x4 lake is 3 down and 3 right; of the 8x8 lake 7 and 7, in other words of slippery ice too."""
+    """The goal of the 4x4 lake is 3 down and 3 right; of the 8x8 lake 7 and 7, in other words of slippery ice
+    too."""
     small, large = {"map_name": "4x4", "is_slippery": False}, {"map_name": "8x8", "is_slippery": True}
     data = lakes(env_kwargs=small, eval_env_kwargs=large)
-    assert "Goal: 3 down and 3 right" in first_words(data, "fit")
+    assert "Goal: 3 down and 3 right" in first_observation(data, "fit")
     for stage in ("validate", "test", "predict"):
-        assert "Goal: 7 down and 7 right" in first_words(data, stage)
+        assert "Goal: 7 down and 7 right" in first_observation(data, stage)
         assert "slippery" in data.prompt_builder(stage).render((), "")
     assert "slippery" not in data.prompt_builder("fit").render((), "")
     same = lakes(env_kwargs=small)

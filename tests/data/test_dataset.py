@@ -1,28 +1,86 @@
-"""Minibatches of a live rollout."""
+"""The minibatches of a rollout, as Lightning takes them."""
 
 from __future__ import annotations
 
-from helpers.runs import lgym, scalars
-from lgym.data.dataset import EvaluationDataset
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from helpers.collectors import make_collector
+from helpers.echo import CountingAgent
+from helpers.learners import RecordingLearner
+from helpers.prompts import make_prompt, response_batch
+from helpers.scripted import FirstCandidatePolicy, text_response
+from lgym.data.dataset import EvaluationDataset, InFlight, RolloutDataset, warm_up_episodes
+from lgym.modules.response_batch import response_batch as batch_of_rollout
+
+BATCH = response_batch([make_prompt(text) for text in "abcd"], [0, 1, 2, 3], [text_response("a")] * 4)
 
 
-def test_contexts_that_nobody_acted_on_are_left_out(tmp_path, model_folder):
+def counting_collector():
+    return make_collector([gymnasium.make("Counting-v0", max_episode_steps=3)], CountingAgent())
+
+
+def dataset(learner, **settings) -> RolloutDataset:
+    rngs = np.random.default_rng(0), np.random.default_rng(1)
+    amounts = {"episodes": 2, "turns": None, "update_epochs": 2, "minibatch_size": 2}
+    return RolloutDataset(
+        learner, counting_collector(), *rngs, **{**amounts, **settings}, progress=lambda done, total: None
+    )
+
+
+def test_prompts_that_were_not_acted_on_make_no_minibatch():
     """An observation met only for its value would make a minibatch without turns: NaN metrics, or a crash."""
-    lgym(
-        "fit", tmp_path, model_folder, trainer__max_epochs=2, trainer__limit_val_batches=0, data__env="Counting-v0",
-        data__agent="helpers.echo.CountingAgent", data__episodes_per_rollout=None, data__turns_per_rollout=8,
-        data__minibatch_size=1, data__max_episode_steps=3,
-    )  # fmt: skip
-    metrics = scalars(tmp_path)
-    for name in ("loss/policy", "loss/value", "policy/entropy", "policy/logprob_diff_max"):
-        assert all(value == value for value in metrics[name].values()), name
+    rollout = counting_collector().play(FirstCandidatePolicy(), np.random.default_rng(0), turns=8)
+    batch, _ = batch_of_rollout(rollout)
+    minibatches = list(batch.minibatches(1, range(len(batch.prompt_chains))))
+    assert len(minibatches) < len(rollout.prompts)
+    assert all(len(minibatch) > 0 for minibatch in minibatches)
+    assert sum(map(len, minibatches)) == 8
+
+
+def test_metrics_of_a_rollout_come_with_its_first_minibatch_only():
+    """Otherwise they would be logged once for every step."""
+    minibatches = [flight.batch for flight in dataset(RecordingLearner(batch=BATCH))]
+    assert len(minibatches) == 4
+    assert [minibatch.metrics for minibatch in minibatches] == [{"rollout/turns": 6.0}, None, None, None]
+
+
+def test_each_iteration_plays_a_rollout_up_to_the_limit():
+    """Lightning asks for a first batch even where a resumed run has come to its end."""
+    learner = RecordingLearner(batch=BATCH)
+    data = dataset(learner, rollouts=1, limit=3)
+    for _ in range(4):
+        list(data)
+    assert len(learner.rollouts) == 2
+    assert data.rollouts == 3
+
+
+def test_recorded_numbers_pass_a_precision_plugin_unrounded():
+    """A plugin rounds the float tensors that it finds; a batch is unpacked where it is moved to a device."""
+    from lightning.pytorch.plugins import HalfPrecision
+
+    batch = response_batch([make_prompt("a")], [0], [text_response("a")])
+    converted = HalfPrecision("bf16-true").convert_input(InFlight(batch))
+    moved = converted.to(torch.device("cpu"))
+    assert moved.old_logprobs.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "group_size", "episodes", "expected"),
+    [(16, 1, 512, 16), (16, 1, 8, 8), (1000, 1, 512, 256), (6, 4, 64, 8), (4, 1, None, None)],
+)
+def test_a_warm_up_rollout_plays_one_episode_in_each_environment(num_envs, group_size, episodes, expected):
+    """In whole groups, of 256 environments at most and never more than a rollout has."""
+    assert warm_up_episodes(num_envs, group_size, episodes) == expected
 
 
 def test_a_process_without_episodes_makes_no_environments():
     """Where an evaluation has fewer episodes than a run has processes."""
 
-    def made():
+    def make_collector():
         raise AssertionError("Environments were made.")
 
-    idle = EvaluationDataset(None, made, seed=None, episodes=0, progress=print)
+    idle = EvaluationDataset(None, make_collector, seed=None, episodes=0, progress=print)
     assert list(idle) == []

@@ -1,21 +1,20 @@
-"""Chance: a stream for each purpose, episodes of its own for each stage, and nothing drawn where nothing
-should be."""
+"""Random streams: one for each purpose, episodes of its own for each stage, and no sampling in a greedy
+evaluation."""
 
 from __future__ import annotations
 
 import json
-import types
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from data.test_collector import ScriptedPolicy
-from helpers import echo, tiny
-from helpers.replies import reply_batch
-from lgym.batch import Context
+from helpers import echo
+from helpers.collectors import choices_of
+from helpers.learners import RecordingLearner, attach
+from helpers.prompts import make_prompt, response_batch
+from helpers.scripted import FirstCandidatePolicy, text_response
 from lgym.data import RolloutDataModule
 from lgym.data.seeds import STAGES, first_reset_seed, stream
 from lgym.envs.make import make_env
@@ -23,18 +22,6 @@ from lgym.envs.make import make_env
 ROOT = Path(__file__).parents[2]
 EPISODES = 1_000_000
 """Of one stage in one process; more than any run has played."""
-
-
-class Learner:
-    """A policy, and whatever it prepares; it learns nothing."""
-
-    tokenizer, context_length, chooses, imitates, sft_rollouts = tiny.tokenizer(), 4096, True, False, 0
-
-    def __init__(self, batch=None):
-        self.prepare = lambda rollout: batch
-
-    def inference(self):
-        return nullcontext(ScriptedPolicy())
 
 
 def module(batch=None, **settings):
@@ -47,10 +34,7 @@ def module(batch=None, **settings):
         "eval_episodes": 8,
     }
     data = RolloutDataModule(**{**kwargs, **settings})
-    data.trainer = types.SimpleNamespace(
-        lightning_module=Learner(batch), max_epochs=9, progress_bar_callback=None
-    )
-    return data
+    return attach(data, RecordingLearner(FirstCandidatePolicy(), batch))
 
 
 def played(loader):
@@ -75,10 +59,10 @@ def test_every_stage_plays_episodes_of_its_own():
     """Catches validation that plays training's episodes, and test that plays validation's: each loader's
     reset seeds are eight in its own range."""
     for seed in (0, 1):
-        told = reset_seeds(module(seed=seed))
+        seeds = reset_seeds(module(seed=seed))
         for stage, (start, width) in STAGES.items():
-            assert len(told[stage]) == 8
-            assert all(start <= own < start + width for own in told[stage]), stage
+            assert len(seeds[stage]) == 8
+            assert all(start <= own < start + width for own in seeds[stage]), stage
 
 
 def test_an_evaluation_plays_the_same_episodes_whenever_it_is_asked():
@@ -88,7 +72,7 @@ def test_an_evaluation_plays_the_same_episodes_whenever_it_is_asked():
     data.train_dataloader().dataset._play(8)
     for loader in (*data.val_dataloader(), data.val_dataloader()[1]):
         assert played(loader).reset_seeds.tolist() == first.reset_seeds.tolist()
-    sampled = [played(data.val_dataloader()[1]).choices.tolist() for _ in range(2)]
+    sampled = [choices_of(played(data.val_dataloader()[1])).tolist() for _ in range(2)]
     assert sampled[0] == sampled[1]
 
 
@@ -144,19 +128,19 @@ def test_greedy_draws_nothing():
     """The likeliest word, which the policy says with probability 0.75, in all of 50 episodes; sampled, not in
     all: a greedy evaluation that is given a generator samples, and reports another policy's return."""
     greedy, sampled = (played(loader) for loader in module(eval_episodes=50).val_dataloader())
-    assert not greedy.choices[greedy.mask].any()
-    assert 2 <= int((sampled.choices[sampled.mask] > 0).sum()) <= 30  # 12.5 expected, +- 3 x 3.1 and some
+    assert not choices_of(greedy)[greedy.mask].any()
+    assert 2 <= int((choices_of(sampled)[sampled.mask] > 0).sum()) <= 30  # 12.5 expected, +- 3 x 3.1 and some
 
 
 def test_every_pass_is_shuffled_anew():
     """20 prompts one at a time: none of three passes takes them in the order in which they were met, nor two
     alike."""
-    contexts = [Context((n,), (), (), str(n)) for n in range(20)]
-    batch = reply_batch(contexts, list(range(20)), [(1,)] * 20)
+    prompts = [make_prompt(str(number)) for number in range(20)]
+    batch = response_batch(prompts, list(range(20)), [text_response("a")] * 20)
     data = module(batch, update_epochs=3, minibatch_size=1)
-    order = [flight.batch.contexts[0].observation_text for flight in data.train_dataloader().dataset]
-    in_order = [str(n) for n in range(20)]
-    passes = [order[at : at + 20] for at in (0, 20, 40)]
+    order = [flight.batch.prompts[0].observation_text for flight in data.train_dataloader().dataset]
+    in_order = [str(number) for number in range(20)]
+    passes = [order[start : start + 20] for start in (0, 20, 40)]
     assert all(sorted(one, key=int) == in_order for one in passes)
     assert all(one != in_order for one in passes)
     assert passes[0] != passes[1] != passes[2]

@@ -63,14 +63,46 @@ SPACES = [
 
 PIECES = [
     *'{{{}}}[]""":,\\`\n 0129-.eE\0\ud800\U0001f600\u2028',
-    *('"action"', '{"action":', '"up"', "up", " hit\n", "```json\n", "```", "Action: ", "action: up", "command: go east\n"),
-    *('{"action": "', "NaN", "-Infinity", "1e999", "true", "null", '\\"', "\\u12", "\\ud800", "/*", "0, 1", ", 1", "19,19"),
+    *(
+        '"action"',
+        '{"action":',
+        '"up"',
+        "up",
+        " hit\n",
+        "```json\n",
+        "```",
+        "Action: ",
+        "action: up",
+        "command: go east\n",
+    ),
+    *(
+        '{"action": "',
+        "NaN",
+        "-Infinity",
+        "1e999",
+        "true",
+        "null",
+        '\\"',
+        "\\u12",
+        "\\ud800",
+        "/*",
+        "0, 1",
+        ", 1",
+        "19,19",
+    ),
 ]
 CHARACTERS = st.characters() | st.characters(categories=["Cs"]) | st.sampled_from('{}[]":,\\`\n0-.\0')
 ANY_TEXT = st.text(CHARACTERS, max_size=20)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.sampled_from(["up", "hit", "0", "0, 1"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.just("action") | ANY_TEXT, inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | ANY_TEXT
+    | st.sampled_from(["up", "hit", "0", "0, 1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.just("action") | ANY_TEXT, inner, max_size=3)
+    ),
     max_leaves=8,
 )
 JSON = st.builds(json.dumps, VALUES, ensure_ascii=st.booleans(), indent=st.none() | st.just(2))
@@ -115,7 +147,12 @@ PLAIN = st.text(st.characters(codec="ascii", categories=["L", "Zs"]), max_size=2
 
 @inputs(80)
 @given(
-    st.lists(ANY_TEXT | st.sampled_from(["up", "Up", "UP", " up", "up ", "1", "01"]), min_size=1, max_size=6, unique=True)
+    st.lists(
+        ANY_TEXT | st.sampled_from(["up", "Up", "UP", " up", "up ", "1", "01"]),
+        min_size=1,
+        max_size=6,
+        unique=True,
+    )
 )
 def test_a_candidate_is_read_as_its_own_action(names):
     """A policy that chooses 'H' and plays 'h' learns from what it did not do."""
@@ -128,17 +165,22 @@ def test_a_candidate_is_read_as_its_own_action(names):
 @inputs(120)
 @given(NAMES, st.data())
 def test_an_action_comes_back_from_every_form_of_reply(names, data):
-    """By name or number, in JSON that is bare, fenced, nested, in a list or behind what was taken back, amid prose."""
+    """By name or number, in JSON that is bare, fenced, nested, in a list or behind what was taken back, amid
+    prose."""
     assume(last_json_object(" ".join(names), "action") is None)
     agent, number = Named(names), data.draw(st.integers(0, len(names) - 1))
     counted = not any(re.match(r"\s*[-+.]?\d", name.strip().casefold()) for name in names)
     said = data.draw(
-        st.sampled_from([names[number], f"\n{names[number]} ", *([number, str(number), float(number)] * counted)])
+        st.sampled_from(
+            [names[number], f"\n{names[number]} ", *([number, str(number), float(number)] * counted)]
+        )
     )
     assume(said in (names[number], f"\n{names[number]} ") or str(said) not in names)
     reply = {"why": data.draw(ANY_TEXT), "action": said}
     form = data.draw(
-        st.sampled_from(["{}", "```json\n{}\n```", '{{"reply": {}}}', '[{{"action": "other"}}, {}]', '{{"a": 1}} {}'])
+        st.sampled_from(
+            ["{}", "```json\n{}\n```", '{{"reply": {}}}', '[{{"action": "other"}}, {}]', '{{"a": 1}} {}']
+        )
     )
     text = form.format(json.dumps(reply, ensure_ascii=data.draw(st.booleans())))
     assert agent.parse(data.draw(PROSE) + text + data.draw(PROSE)).action == number
@@ -153,7 +195,10 @@ def having(value):
 
 
 @inputs(120)
-@given(st.lists(st.tuples(PROSE, st.dictionaries(st.just("action") | ANY_TEXT, VALUES, max_size=3)), max_size=5), PROSE)
+@given(
+    st.lists(st.tuples(PROSE, st.dictionaries(st.just("action") | ANY_TEXT, VALUES, max_size=3)), max_size=5),
+    PROSE,
+)
 def test_the_last_object_with_an_action_wins(parts, prose):
     """What a model wrote first it may have taken back."""
     text = "".join(before + json.dumps(value) for before, value in parts) + prose
@@ -164,7 +209,8 @@ def test_the_last_object_with_an_action_wins(parts, prose):
 
 
 def tried(text):
-    """Every stretch of a text that is an object, from the left, and on after it; what has an action of the last."""
+    """Every stretch of a text that is an object, from the left, and on after it; what has an action of the
+    last."""
     found, start = None, 0
     while start < len(text):
         ends = [end for end in range(start + 1, len(text) + 1) if text[start] == "{" and text[end - 1] == "}"]
@@ -184,7 +230,22 @@ def tried(text):
 @given(
     st.lists(
         st.sampled_from(
-            ['{"action":', '{ "action": 2}', '{"a":', "1", '"x"', "}", "}", "[", "]", ",", '"b":', '"', " ", "{"]
+            [
+                '{"action":',
+                '{ "action": 2}',
+                '{"a":',
+                "1",
+                '"x"',
+                "}",
+                "}",
+                "[",
+                "]",
+                ",",
+                '"b":',
+                '"',
+                " ",
+                "{",
+            ]
         ),
         max_size=14,
     )
@@ -198,7 +259,9 @@ def test_the_search_is_as_trying_every_stretch(pieces):
 @inputs(10)
 @example('{"a":', 200_000, "")
 @example('{"":}', 200_000, "")
-@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join), st.integers(1_000, 200_000), TEXTS)
+@given(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join), st.integers(1_000, 200_000), TEXTS
+)
 def test_long_texts_cost_little(piece, length, end):
     """A model that repeats itself must not stop the others: a second is ten times what the worst takes."""
     text = piece * (length // len(piece)) + end
@@ -232,7 +295,10 @@ def test_what_a_pattern_says_stands_in_the_text(pattern, text):
 
 
 @inputs(120)
-@given(st.lists(ANY_TEXT | st.sampled_from(["1", "2 up", "0", "up"]), max_size=5), ANY_TEXT | st.integers(-1, 5).map(str))
+@given(
+    st.lists(ANY_TEXT | st.sampled_from(["1", "2 up", "0", "up"]), max_size=5),
+    ANY_TEXT | st.integers(-1, 5).map(str),
+)
 def test_a_number_names_an_action_only_where_no_name_begins_with_one(names, said):
     """And a name always does, whatever its case and the space around it."""
     number, alike = action_number(said, names), [name.strip().casefold() for name in names]

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from statistics import fmean, stdev
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lgym.modules.credit import Grid, token_grid
 
 from helpers.fuzz import inputs
 from lgym.functional import (
@@ -24,6 +24,7 @@ from lgym.functional import (
     state_advantages,
     whiten,
 )
+from lgym.modules.advantages import token_timeline
 
 NUMBERS = st.floats(-10, 10).map(lambda x: x if abs(x) > 1e-100 else 0.0) | st.sampled_from(
     [0.0, 1.0, -1.0, 1e12, -1e12, 1e-12, 0.1]
@@ -186,46 +187,52 @@ def test_means_and_spreads(entries, rubbish, as_mask):
 
 
 @st.composite
-def spoken(draw):
-    """E streams of turns of one or more tokens, some of them chosen; and how each turn ended."""
+def token_streams(draw):
+    """E streams of turns of one or more tokens, some of them chosen, and the end of each turn."""
     shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 4)))
     mask = tensor(draw(grids(shape, st.booleans())), shape, torch.bool)
     mask[0, 0] = True
-    count = int(mask.sum())
-    chosen = [draw(st.lists(st.booleans(), min_size=3, max_size=3).filter(any)) for _ in range(count)]
-    columns = [tensor(draw(grids(shape, st.floats(-5, 5))), shape) for _ in range(2)]
-    flags = [tensor(draw(grids(shape, st.booleans())), shape, torch.bool) | (~mask & end) for end in (True, False)]
-    return mask, torch.tensor(chosen), columns, flags
+    action_mask = [draw(st.lists(st.booleans(), min_size=3, max_size=3).filter(any)) for _ in range(int(mask.sum()))]
+    rewards, next_values = (tensor(draw(grids(shape, st.floats(-5, 5))), shape) for _ in range(2))
+    terminated, truncated = (
+        tensor(draw(grids(shape, st.booleans())), shape, torch.bool) | (~mask & end) for end in (True, False)
+    )
+    rollout = {"values": rewards, "next_values": next_values, "terminated": terminated, "truncated": truncated}
+    turns = SimpleNamespace(rewards=rewards, rollout=SimpleNamespace(**rollout, mask=mask))
+    return turns, torch.tensor(action_mask)
 
 
 @inputs(60)
-@given(spoken(), SHARES, SHARES)
-def test_gae_over_tokens(said, gamma, gae_lambda):
-    """Token by token: within a turn no discount and no reward, at its last token the turn's own."""
-    mask, chosen, (rewards, next_values), (terminated, truncated) = said
+@given(token_streams(), SHARES, SHARES)
+def test_gae_over_tokens(stream, gamma, gae_lambda):
+    """Token by token: within a turn no discount and no reward, at its last token the turn's."""
+    turns, chosen = stream
+    rollout = turns.rollout
     values = torch.arange(chosen.numel(), dtype=torch.float64).reshape(chosen.shape).sin()
-    turns = Grid(rewards, rewards, next_values, terminated, truncated, mask, mask)
-    grid = token_grid(turns, values, chosen, mask)
+    timeline = token_timeline(turns, values, chosen)
     found = gae(
-        grid.rewards,
-        grid.values,
-        grid.next_values,
-        grid.terminated,
-        grid.truncated,
-        gamma=gamma ** grid.ends.double(),
+        timeline.rewards,
+        timeline.values,
+        timeline.next_values,
+        timeline.terminated,
+        timeline.truncated,
+        gamma=gamma ** timeline.ends_turn.double(),
         gae_lambda=gae_lambda,
     )[0]
-    advantages = torch.zeros(chosen.shape, dtype=torch.float64).masked_scatter(chosen, found[grid.real])
+    advantages = torch.zeros(chosen.shape, dtype=torch.float64).masked_scatter(chosen, found[timeline.mask])
     turn = len(chosen)
-    for row, n in reversed(mask.nonzero().tolist()):
+    for row, n in reversed(rollout.mask.nonzero().tolist()):
         turn -= 1
-        later_turn = turn + 1 < len(chosen) and mask[row, n + 1 :].any()
+        later_turn = turn + 1 < len(chosen) and rollout.mask[row, n + 1 :].any()
         tokens = chosen[turn].nonzero().squeeze(1).tolist()
         last = tokens[-1]
-        ended = bool(terminated[row, n] or truncated[row, n])
-        own = rewards[row, n] + gamma * (0 if terminated[row, n] else next_values[row, n]) - values[turn, last]
+        terminated = bool(rollout.terminated[row, n])
+        ended = terminated or bool(rollout.truncated[row, n])
+        expected = turns.rewards[row, n] - values[turn, last]
+        expected = expected + gamma * (0 if terminated else rollout.next_values[row, n])
         first = int(chosen[turn + 1].nonzero()[0]) if later_turn else 0
-        own = own + (gamma * gae_lambda * advantages[turn + 1, first] if later_turn and not ended else 0)
-        close(advantages[turn, last], own)
-        for here, after in zip(tokens, tokens[1:], strict=False):
-            close(advantages[turn, here], values[turn, after] - values[turn, here] + gae_lambda * advantages[turn, after])
+        expected = expected + (gamma * gae_lambda * advantages[turn + 1, first] if later_turn and not ended else 0)
+        close(advantages[turn, last], expected)
+        for token, following in zip(tokens, tokens[1:], strict=False):
+            delta = values[turn, following] - values[turn, token]
+            close(advantages[turn, token], delta + gae_lambda * advantages[turn, following])

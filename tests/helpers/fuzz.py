@@ -1,4 +1,5 @@
-"""How much the property tests try: `LGYM_FUZZ=100` tries a hundred times as many inputs, other ones every time."""
+"""How much the property tests try: `LGYM_FUZZ=100` tries a hundred times as many inputs, other ones every
+time."""
 
 from __future__ import annotations
 

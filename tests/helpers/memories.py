@@ -10,7 +10,8 @@ from lgym.agents import TextAgent
 
 
 class LaterEnv(gymnasium.Env):
-    """Shows a word, whatever is answered, and then asks for it: reward 1 for its number in the second turn."""
+    """Shows a word, whatever is answered, and then asks for it: reward 1 for its number in the second
+    turn."""
 
     observation_space = gymnasium.spaces.Discrete(4)
     action_space = gymnasium.spaces.Discrete(3)
@@ -38,8 +39,8 @@ class LaterAgent(TextAgent):
 class NamesEnv(gymnasium.Env):
     """One turn: shows a name of eight letters a or b and pays 1 for the answer that belongs to it.
 
-    There are 48 names, sixteen to an answer, each shown in every 48th episode; after 768 episodes there are 48 others. So
-    what is learned of some is of no use for the next.
+    There are 48 names, sixteen to an answer, each shown in every 48th episode; after 768 episodes there are
+    48 others. So what is learned of some is of no use for the next.
     """
 
     observation_space = gymnasium.spaces.MultiBinary(8)

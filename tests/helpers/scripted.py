@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -10,14 +11,16 @@ import torch
 
 from helpers import tiny
 from lgym.agents import TextAgent
-from lgym.batch import Reply
 from lgym.envs.workers import LocalEnv, WorkerEnv, WorkerLostError
+from lgym.policies.distribution_cache import DistributionCache
+from lgym.rollout import Prompt, Response
 
 TOKENIZER = tiny.tokenizer()
 
 
 class ScriptedEnv(gymnasium.Env):
-    """Length, rewards and end of an episode come from its seed and the script's, what it shows from the actions too."""
+    """Length, rewards and end of an episode come from its seed and the script's, what it shows from the
+    actions too."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(3)
 
@@ -81,36 +84,71 @@ class DyingEnv(WorkerEnv):
         self.inside.close()
 
 
-class Chooser:
-    """Any distribution over the candidates of a context; its value is a number of its own."""
+class CandidateScorer:
+    """A candidate-scoring policy whose distributions and values are functions of a prompt's tokens."""
 
-    speaks, chooses, has_critic = False, True, True
+    generates_text, scores_candidates, has_critic = False, True, True
 
-    def evaluate(self, contexts, *, going_on=()):
-        logprobs = torch.full((len(contexts), max(len(context.candidates) for context in contexts)), -torch.inf)
-        for row, context in zip(logprobs, contexts, strict=True):
-            count = len(context.candidates)
-            row[:count] = torch.log_softmax(torch.arange(count) * (sum(context.prompt_ids) % 7 - 3.0), 0)
-        return logprobs, torch.tensor([value_of(context) for context in contexts])
+    def act(self, prompts, rng, *, keep_kv_cache=True, bootstrap=()):
+        distinct, cache = list(dict.fromkeys(prompts)), DistributionCache()
+        logprobs = torch.full((len(distinct), max(len(prompt.candidates) for prompt in distinct)), -torch.inf)
+        for row, prompt in zip(logprobs, distinct, strict=True):
+            row[: len(prompt.candidates)] = self.logprobs(prompt)
+        cache.add(distinct, logprobs, torch.zeros(len(distinct)))
+        return cache.act(prompts, rng), self.values(prompts)
 
+    def logprobs(self, prompt: Prompt) -> torch.Tensor:
+        return torch.log_softmax(torch.arange(len(prompt.candidates)) * (sum(prompt.token_ids) % 7 - 3.0), 0)
 
-def value_of(context):
-    return sum(context.prompt_ids) % 97 / 10
+    def values(self, prompts):
+        return torch.tensor([prompt_value(prompt) for prompt in prompts])
 
-
-class Speaker(Chooser):
-    """Says an action or something else."""
-
-    speaks, chooses = True, False
-
-    def reply(self, contexts, seed, *, going_on=True):
-        said = np.random.default_rng(seed).choice(["one", "two", "two three", '{"action": 2}', ""], size=len(contexts))
-        return [spoken(text) for text in said.tolist()], self.values(contexts)
-
-    def values(self, contexts):
-        return torch.tensor([value_of(context) for context in contexts])
+    def prefetch(self, prompts):
+        return
 
 
-def spoken(text):
-    ids = (*TOKENIZER.encode(text), TOKENIZER.eos_token_id)
-    return Reply(ids, (-0.5,) * len(ids), True, text)
+def prompt_value(prompt: Prompt) -> float:
+    return sum(prompt.token_ids) % 97 / 10
+
+
+class FirstCandidatePolicy(CandidateScorer):
+    """Gives the first candidate the probability 0.75; a prompt's value is the length of its observation's
+    text."""
+
+    def __init__(self) -> None:
+        self.new_prompts: list[str] = []
+        self.valued: list[str] = []
+
+    def act(self, prompts, rng, *, keep_kv_cache=True, bootstrap=()):
+        self.new_prompts += [prompt.observation_text for prompt in bootstrap]
+        return super().act(prompts, rng)[0], self._lengths(prompts)
+
+    def logprobs(self, prompt):
+        others = len(prompt.candidates) - 1
+        return torch.tensor([0.75, *[0.25 / others] * others]).log()
+
+    def values(self, prompts):
+        self.valued += [prompt.observation_text for prompt in prompts]
+        return self._lengths(prompts)
+
+    def _lengths(self, prompts):
+        return torch.tensor([float(len(prompt.observation_text)) for prompt in prompts])
+
+
+class TextSpeaker(CandidateScorer):
+    """A text-generating policy that picks each response from a list of texts."""
+
+    generates_text, scores_candidates = True, False
+
+    def __init__(self, texts: Sequence[str] = ("one", "two", "two three", '{"action": 2}', "")) -> None:
+        self.texts = texts
+
+    def act(self, prompts, rng, *, keep_kv_cache=True, bootstrap=()):
+        texts = rng.choice(self.texts, size=len(prompts))
+        return [text_response(text) for text in texts.tolist()], self.values(prompts)
+
+
+def text_response(text: str) -> Response:
+    """A text and the token that ends a turn."""
+    token_ids = (*TOKENIZER.encode(text), TOKENIZER.eos_token_id)
+    return Response(token_ids, (-0.5,) * len(token_ids), True, text)

@@ -1,4 +1,5 @@
-"""Environments of every kind of space that the general agent knows: three turns of random observations, paid at random."""
+"""Environments of every kind of space that the general agent knows: three turns of random observations, paid
+at random."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ SPACES = {
 
 for name, (observations, actions) in SPACES.items():
     if name not in gymnasium.registry:
-        gymnasium.register(name, SpacesEnv, kwargs={"observation_space": observations, "action_space": actions})
+        gymnasium.register(
+            name, SpacesEnv, kwargs={"observation_space": observations, "action_space": actions}
+        )
 
 
 def env(action_space: gymnasium.Space) -> SpacesEnv:

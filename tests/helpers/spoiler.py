@@ -1,4 +1,5 @@
-"""Callbacks that make a run look bad on purpose, note what stood at the end of every rollout, and compare processes."""
+"""Callbacks that make a run look bad on purpose, note what stood at the end of every rollout, and compare
+processes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ class Spoiler(L.Callback):
     """To be named after a guard among the callbacks, so that it notes what the guard has left."""
 
     seen: ClassVar[list[dict[str, Any]]] = []
-    """Of every rollout, of all runs of a test: weights, optimizer state, random state, whether all weights are finite."""
+    """Of every rollout, of all runs of a test: weights, optimizer state, random state, whether all weights
+    are finite."""
 
     def __init__(
         self, rollouts: list[int] | None = None, metric: str = "rollout/dominant_action", value: float = 1.0
@@ -46,12 +48,15 @@ class Spoiler(L.Callback):
 
 
 class Alike(L.Callback):
-    """Ends a run in which one process has come to other weights, or remembers something else, than another."""
+    """Ends a run in which one process has come to other weights, or remembers something else, than
+    another."""
 
     def on_train_epoch_end(self, trainer, pl_module):
         weights = [p.detach().flatten() for p in pl_module.parameters() if p.requires_grad]
         first, *others = distributed.all_gather_object(torch.cat(weights))
-        assert all(torch.equal(first, other) for other in others), "The processes have gone ways of their own."
+        assert all(torch.equal(first, other) for other in others), (
+            "The processes have gone ways of their own."
+        )
         first, *others = distributed.all_gather_object(trainer.datamodule.episodic_memory.state_dict())
         assert first["entries"], "Nothing is remembered."
         assert all(other == first for other in others), "Each process has memories of its own."

@@ -6,15 +6,20 @@ from helpers import tiny
 
 ADDS_BOS = "{{ bos_token }}" + tiny.TEMPLATE
 TRIMS = tiny.TEMPLATE.replace("message['content']", "message['content'] | trim")
-NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + tiny.TEMPLATE
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + tiny.TEMPLATE
+)
 ALTERNATES = (
-    "{% for message in messages %}{% if loop.index0 > 1 and message['role'] == messages[loop.index0 - 1]['role'] %}"
+    "{% for message in messages %}"
+    "{% if loop.index0 > 1 and message['role'] == messages[loop.index0 - 1]['role'] %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}" + tiny.TEMPLATE
 )
 DROPS_THINKING = tiny.TEMPLATE.replace(
-    "message['content']", "(message['content'].split('e')[-1] if message['role'] == 'assistant' else message['content'])"
+    "message['content']",
+    "(message['content'].split('e')[-1] if message['role'] == 'assistant' else message['content'])",
 )
-"""As Qwen 3's drops what stands before `</think>`; here before the last letter e, so that random text meets it."""
+"""As Qwen 3's drops the text before `</think>`; here before the last letter e, so that random text has it."""
 
 ENDS_OTHERWISE = tiny.TEMPLATE.replace("<|im_end|>", "<|pad|>")
 """Turns end with the token that pads, and not with the one that the model ends a reply with."""

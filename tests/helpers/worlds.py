@@ -1,4 +1,5 @@
-"""Environments to put into worker processes: what a test needs of them is here, where nothing imports torch."""
+"""Environments to put into worker processes: what a test needs of them is here, where nothing imports
+torch."""
 
 from __future__ import annotations
 
@@ -46,13 +47,19 @@ class RoomsAgent(TextAgent):
     fallback = "random"
 
     def format_observation(self, observation) -> str:
-        return observation if isinstance(observation, str) else f"{observation['room']} {observation['at'].tolist()!r}"
+        return (
+            observation
+            if isinstance(observation, str)
+            else f"{observation['room']} {observation['at'].tolist()!r}"
+        )
 
     def candidates(self, observation, info):
         return info["admissible_commands"]
 
     def extract_action(self, text):
-        return ParsedAction(text) if text.startswith(("look", "go")) else ParsedAction.failure("no such thing")
+        return (
+            ParsedAction(text) if text.startswith(("look", "go")) else ParsedAction.failure("no such thing")
+        )
 
 
 class RandomCountingAgent(echo.CountingAgent):

@@ -1,38 +1,23 @@
-"""Imitation: demonstrations and the run's own best episodes change what is learned, through every kind of policy."""
+"""Demonstrations and the run's own best episodes change what is learned, through every kind of policy."""
 
 from __future__ import annotations
 
 import json
 import math
+from functools import partial
 
 import pytest
+import torch
 
 from helpers import echo
-from helpers.runs import lgym, scalars
+from helpers.training import fit, tiny_config
+from lgym.data import BestEpisodeBuffer, ExpertDemonstrations, JsonlDemonstrations
+from lgym.models import LLMConfig
+from lgym.modules import PPO, REINFORCE, LossConfig, SFTConfig
+from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
+from lgym.types import ConfigError
 
-CONFIG = """
-trainer: {{accelerator: cpu, enable_progress_bar: false, max_epochs: 8, check_val_every_n_epoch: 8}}
-model:
-  class_path: lgym.modules.{algorithm}
-  init_args:
-    llm: {{lora: {{r: 4}}, value_hidden_size: 16}}
-    policy: {policy}
-    optimizer: {{class_path: torch.optim.AdamW, init_args: {{lr: 0.02}}}}
-    {sft}
-data:
-  env: Echo-v0
-  env_kwargs: {{sign: {sign}}}
-  agent: {{class_path: helpers.echo.{agent}}}
-  num_envs: {num_envs}
-  episodes_per_rollout: 32
-  update_epochs: 4
-  minibatch_size: {minibatch_size}
-  eval_episodes: 100
-  {data}
-"""
-CHOOSES = "{class_path: lgym.policies.CandidatePolicy, init_args: {length_normalization: token, temperature: 3}}"
-SPEAKS = "{class_path: lgym.policies.GenerationPolicy, init_args: {max_new_tokens: 6}}"
-THINKS = "{class_path: lgym.policies.ThinkPolicy, init_args: {max_reasoning_tokens: 1, cue: ' so: '}}"
+SFT_ALONE = SFTConfig(coef=1.0, rollouts=8)
 
 
 class WordExpert:
@@ -42,102 +27,95 @@ class WordExpert:
         return int(observation)
 
 
-def fit(
-    tmp_path,
-    model_folder,
-    *,
-    algorithm="PPO",
-    policy=CHOOSES,
-    sft="",
-    data="",
-    sign=0,
-    agent="EchoAgent",
-    size=2,
-    num_envs=32,
-):
-    config = tmp_path / "config.yaml"
-    values = {"algorithm": algorithm, "policy": policy, "sft": sft, "data": data, "sign": sign, "agent": agent}
-    config.write_text(CONFIG.format(**values, minibatch_size=size, num_envs=num_envs))
-    lgym("fit", tmp_path, model_folder, config)
-    return {name: list(curve.values()) for name, curve in scalars(tmp_path).items()}
+def learn(tmp_path, model_folder, algorithm=PPO, policy=None, sft=SFTConfig(), **data):  # noqa: B008
+    """The curves of eight rollouts of the echo task with 100 evaluation episodes at the end."""
+    module = algorithm(
+        llm=tiny_config(model_folder),
+        policy=policy or CandidatePolicy(length_normalization="token", temperature=3),
+        optimizer=partial(torch.optim.AdamW, lr=0.02),
+        sft=sft,
+        **({"loss": LossConfig()} if algorithm is REINFORCE else {}),
+    )
+    settings = {"env_kwargs": {"sign": 1}, "num_envs": 32, "minibatch_size": 2, "eval_episodes": 100}
+    trainer = {"max_epochs": 8, "limit_val_batches": 1.0}
+    return fit(module, tmp_path, data={**settings, **data}, trainer=trainer)
 
 
-def lines(tmp_path, wrong=0):
+def word_lines(tmp_path, wrong=0):
     """Each word shown and said, or the next one."""
     path = tmp_path / "lines.jsonl"
     records = [{"prompt": word, "answer": echo.WORDS[(i + wrong) % 3]} for i, word in enumerate(echo.WORDS)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return f"demonstrations: [{{class_path: lgym.data.JsonlDemonstrations, init_args: {{path: {path}}}}}]"
-
-
-EXPERT = (
-    "demonstrations: [{class_path: lgym.data.ExpertDemonstrations, init_args: {episodes: 9, "
-    "policy: {class_path: learning.test_imitation.WordExpert}}}]"
-)
+    return [JsonlDemonstrations(str(path))]
 
 
 @pytest.mark.parametrize("source", ["lines", "expert"])
 def test_demonstrations_alone_teach_the_task(tmp_path, model_folder, source):
-    """Every reward is 0, so what is learned is imitated; the return is measured with the sign put back."""
-    data = lines(tmp_path) if source == "lines" else EXPERT
-    found = fit(tmp_path, model_folder, sft="sft_coef: 1.0\n    sft_rollouts: 8", data=data, sign=1)
-    assert found["val_sampled/return_mean"][-1] > 0.6  # chance is 1/3
-    assert found["loss/sft"][-1] < found["loss/sft"][0] < math.log(3)  # the mean over a rollout; chance is one of three
+    """No reward is learned from in these rollouts."""
+    demonstrations = word_lines(tmp_path) if source == "lines" else [ExpertDemonstrations(WordExpert(), episodes=9)]
+    curves = learn(tmp_path, model_folder, sft=SFT_ALONE, demonstrations=demonstrations)
+    assert curves["val_sampled/return_mean"][-1] > 0.6  # chance is 1/3
+    assert curves["loss/sft"][-1] < curves["loss/sft"][0] < math.log(3)  # a rollout's mean; chance is one of three
 
 
-def test_wrong_demonstrations_teach_the_wrong_thing(tmp_path, model_folder):
-    """The control, and that in the first rollouts nothing else is learned though right answers pay."""
-    found = fit(tmp_path, model_folder, sft="sft_coef: 1.0\n    sft_rollouts: 8", data=lines(tmp_path, wrong=1), sign=1)
-    assert found["val_sampled/return_mean"][-1] < 0.1
+def test_wrong_demonstrations_teach_the_wrong_words(tmp_path, model_folder):
+    """The control: in the first rollouts nothing else is learned though right answers have the reward."""
+    curves = learn(tmp_path, model_folder, sft=SFT_ALONE, demonstrations=word_lines(tmp_path, wrong=1))
+    assert curves["val_sampled/return_mean"][-1] < 0.1
 
 
-def test_a_warm_start_plays_only_to_be_seen(tmp_path, model_folder):
+def test_a_warm_start_plays_few_episodes(tmp_path, model_folder):
     """Two rollouts of 4 episodes, one in each environment, then 32 as configured; a reward's loss comes with the third."""
-    found = fit(tmp_path, model_folder, sft="sft_rollouts: 2", data=EXPERT, num_envs=4)
-    assert found["rollout/episodes"][:4] == [4, 4, 32, 32]
-    assert (len(found["loss/sft"]), len(found["loss/policy"])) == (2, 6)
+    demonstrations = [ExpertDemonstrations(WordExpert(), episodes=9)]
+    curves = learn(
+        tmp_path, model_folder, sft=SFTConfig(rollouts=2), demonstrations=demonstrations, num_envs=4
+    )
+    assert curves["rollout/episodes"][:4] == [4, 4, 32, 32]
+    assert (len(curves["loss/sft"]), len(curves["loss/policy"])) == (2, 6)
 
 
-def test_the_weight_counts(tmp_path, model_folder):
-    """Beside the reward's loss, the more wrong demonstrations weigh, the less is earned."""
-    ends = []
-    for name, weight in (("light", 0.001), ("heavy", 30.0)):
-        folder = tmp_path / name
-        folder.mkdir()
-        found = fit(folder, model_folder, sft=f"sft_coef: {weight}", data=lines(folder, wrong=1), sign=1)
-        ends.append(found["val_sampled/return_mean"][-1])
-    assert ends[1] < ends[0] - 0.15
+def test_a_larger_weight_learns_more_from_demonstrations(tmp_path, model_folder):
+    """Beside the reward's loss, the more wrong demonstrations weigh, the lower the return."""
+    demonstrations = word_lines(tmp_path, wrong=1)
+    light, heavy = (
+        learn(tmp_path, model_folder, sft=SFTConfig(coef=coef), demonstrations=demonstrations)
+        for coef in (0.001, 30.0)
+    )
+    assert heavy["val_sampled/return_mean"][-1] < light["val_sampled/return_mean"][-1] - 0.15
 
 
-@pytest.mark.parametrize("policy", [SPEAKS, THINKS], ids=["speaks", "thinks"])
-def test_policies_that_speak_imitate_too(tmp_path, model_folder, policy):
-    """Text and its end-of-turn token, or the choice behind the cue."""
-    found = fit(
+@pytest.mark.parametrize("policy", ["generation", "think"])
+def test_text_generating_policies_learn_from_demonstrations(tmp_path, model_folder, policy):
+    """Text and its end-of-turn token, or the choice behind the answer's prefix."""
+    policies = {
+        "generation": GenerationPolicy(max_new_tokens=6),
+        "think": ThinkPolicy(max_reasoning_tokens=1, answer_prefix=" so: "),
+    }
+    curves = learn(
         tmp_path,
         model_folder,
-        algorithm="REINFORCE",
-        policy=policy,
-        sft="loss: {clip_low: 0.2, clip_high: 0.2, sft_coef: 1.0, sft_rollouts: 8}",
-        data=lines(tmp_path),
-        agent="ForgivingEchoAgent",
-        sign=1,
-        size=8,
+        algorithm=REINFORCE,
+        policy=policies[policy],
+        sft=SFT_ALONE,
+        demonstrations=word_lines(tmp_path),
+        agent=echo.ForgivingEchoAgent(),
+        minibatch_size=8,
     )
-    assert found["val_sampled/return_mean"][-1] > 0.5  # chance is 1/3 for thinkers, 0 for free text
+    assert curves["val_sampled/return_mean"][-1] > 0.5  # chance is 1/3 for a choice, 0 for free text
 
 
-def test_the_best_episodes_are_imitated(tmp_path, model_folder):
-    """With hardly any weight on the reward's own gradient, imitating what paid is what learns."""
-    data = "self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.3}}"
-    algorithm = {"algorithm": "REINFORCE", "sft": "loss: {clip_low: 0.2, clip_high: 0.2, sft_coef: 1.0, sft_rollouts: 8}"}
-    found = fit(tmp_path, model_folder, data=data, sign=1, **algorithm)
-    assert found["val_sampled/return_mean"][-1] > 0.9
-    assert found["rollout/return_mean"][0] < 0.6
+def test_the_best_episodes_are_learned_from(tmp_path, model_folder):
+    """Self-imitation alone, without the reward's own gradient."""
+    best = BestEpisodeBuffer(top_fraction=0.3)
+    curves = learn(tmp_path, model_folder, algorithm=REINFORCE, sft=SFT_ALONE, self_imitation=best)
+    assert curves["val_sampled/return_mean"][-1] > 0.9
+    assert curves["rollout/return_mean"][0] < 0.6
 
 
-@pytest.mark.parametrize(("sft", "data"), [("sft_coef: 1.0", ""), ("", EXPERT)])
-def test_half_a_setting_is_refused(tmp_path, sft, data, capsys):
-    """A weight without anything to imitate, and the reverse, would have no effect; told before a model is loaded."""
-    with pytest.raises(SystemExit):
-        fit(tmp_path, "no-such-model", sft=sft, data=data)
-    assert "set both sides, or neither" in capsys.readouterr().err
+@pytest.mark.parametrize("demonstrated", [False, True])
+def test_half_a_setting_is_refused(tmp_path, demonstrated):
+    """A weight without demonstrations, and the reverse, would have no effect; refused before a model is loaded."""
+    module = PPO(llm=LLMConfig(model="no-such-model"), sft=SFTConfig(coef=0.0 if demonstrated else 1.0))
+    data = {"demonstrations": [ExpertDemonstrations(WordExpert(), episodes=9)]} if demonstrated else {}
+    with pytest.raises(ConfigError, match="set both sides, or neither"):
+        fit(module, tmp_path, data=data, trainer={})

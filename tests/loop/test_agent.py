@@ -73,7 +73,7 @@ def test_a_reply_is_what_the_model_said():
     0`."""
     agent = make()
     episode(agent)
-    said = [agent.tokenizer.decode(turn.reply.ids, skip_special_tokens=True).strip() for turn in kept(agent)]
+    said = [agent.tokenizer.decode(turn.response.token_ids, skip_special_tokens=True).strip() for turn in kept(agent)]
     assert agent.given == said
     assert not any("Action: 0" in text or "Turn" in text for text in agent.given)
 
@@ -95,8 +95,8 @@ def test_a_conversation_only_grows():
     episode(agent)
     first, second, third = kept(agent)
     for before, after in ((first, second), (second, third)):
-        said = before.context.prompt_ids + before.reply.ids
-        assert after.context.prompt_ids[: len(said)] == said
+        said = before.prompt.token_ids + before.response.token_ids
+        assert after.prompt.token_ids[: len(said)] == said
 
 
 def test_one_bos():
@@ -110,7 +110,7 @@ def test_one_bos():
     agent = CountAgent(tiny.causal_lm(), tokenizer, "cpu", SHORT)
     agent.act(0)
     (turn,) = agent._learner._episode.turns
-    assert turn.context.prompt_ids.count(number) == 1
+    assert turn.prompt.token_ids.count(number) == 1
 
 
 def test_what_is_cut_off_shows():
@@ -290,7 +290,7 @@ def test_a_turn_costs_its_new_tokens():
     agent = make(learn={"batch_size": 3})
     llm = agent._learner.llm
     agent.act(0)
-    prompt = len(agent._learner._episode.turns[0].context.prompt_ids)
+    prompt = len(agent._learner._episode.turns[0].prompt.token_ids)
     before = llm.tokens_computed
     agent.act(1)
     agent.act(2)
@@ -312,7 +312,7 @@ def test_the_system_prompt_may_change_with_the_episode():
     agent.terminate_episode(train=False)
     agent.mood = "Be bold."
     agent.act(0)
-    prompt = agent.tokenizer.decode(agent._learner._episode.turns[0].context.prompt_ids)
+    prompt = agent.tokenizer.decode(agent._learner._episode.turns[0].prompt.token_ids)
     assert "Be bold." in prompt
     assert "Be calm." not in prompt
 
@@ -322,7 +322,7 @@ def test_history_is_the_whole_conversation_unless_asked_otherwise():
     for history in ("full", 0):
         agent = make(history=history)
         episode(agent)
-        lengths[history] = [len(turn.context.prompt_ids) for turn in kept(agent)]
+        lengths[history] = [len(turn.prompt.token_ids) for turn in kept(agent)]
     assert len(set(lengths[0])) == 1
     assert lengths["full"] == sorted(set(lengths["full"]))
 

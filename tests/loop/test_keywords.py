@@ -21,7 +21,7 @@ def test_without_keywords_replies_are_drawn_from_what_is_trained():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy = generation_policy({})
-    sampling = policy.writer.sampling
+    sampling = policy.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, policy.max_new_tokens) == (1.0, 1.0, 0, 32)
 
 
@@ -36,8 +36,8 @@ def test_generation_keywords():
     }
     with pytest.warns(UserWarning, match="top_k 5"):
         policy = generation_policy(given)
-    assert (policy.max_new_tokens, policy.writer.sampling.temperature, policy.writer.sampling.top_k) == (8, 0.9, 5)
-    assert policy.writer.stop == ("\n",)
+    assert (policy.max_new_tokens, policy.sampling.temperature, policy.sampling.top_k) == (8, 0.9, 5)
+    assert policy.stop == ("\n",)
 
 
 @pytest.mark.parametrize(("name", "value"), [("do_sample", False), ("num_beams", 4), ("repetition_penalty", 1.2)])

@@ -7,9 +7,9 @@ import pytest
 
 import llamagym_blackjack
 from helpers import tiny
+from helpers.finetuned import finetuned
 from helpers.letters import LetterEnv
 from helpers.own_loop import VowelAgent, play
-from helpers.taught import taught
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -41,7 +41,7 @@ def test_blackjack_in_the_loop_learns(sign):
     """2,000 hands. Random play is worth -0.40, always stay -0.19; one hand's standard
     deviation is 0.95, so the mean of 500 has 0.04. The control loses on purpose: always hit is worth -1."""
     words = llamagym_blackjack.BlackjackAgent()
-    model, tokenizer = taught(words, ("Action: 0", "Action: 1"))
+    model, tokenizer = finetuned(words, ("Action: 0", "Action: 1"))
     agent = llamagym_blackjack.BlackjackAgent(model, tokenizer, "cpu")
     paid = llamagym_blackjack.play(agent, Signed(gymnasium.make("Blackjack-v1"), sign), 2000)
     first, last = (sign * sum(part) / 500 for part in (paid[:500], paid[-500:]))

@@ -69,7 +69,7 @@ def test_the_tables_tell_the_defaults():
     module = build_ppo({}, policy, LLMConfig())
     settings = module.loss_config
     assert told["max_new_tokens"] == str(policy.max_new_tokens)
-    assert told["temperature"] == str(policy.writer.sampling.temperature)
+    assert told["temperature"] == str(policy.sampling.temperature)
     for name in vars(pace):
         assert told[name] == str(getattr(pace, name)), name
     assert [told["gamma"], told["lam"], told["vf_coef"], told["cliprange"], told["init_kl_coef"]] == [

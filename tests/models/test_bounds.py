@@ -1,4 +1,5 @@
-"""How much is computed and held at once: bounded in tokens, whatever prompts are like, and with the same results."""
+"""How much is computed and held at once: bounded in tokens, whatever prompts are like, and with the same
+results."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def test_a_pass_keeps_to_its_bound(monkeypatch, own, candidates, length):
 
 
 def distinct(asked: list[Context]) -> int:
-    """Tokens that are different in their sequences: of a candidate all but the last, which is only asked for."""
+    """Tokens that are different in their sequences: of a candidate all but the last, which is only asked
+    for."""
     paths = {(*c.prompt_ids, *ids[:-1]) for c in asked for ids in c.candidate_ids}
     return len({path[: n + 1] for path in paths for n in range(len(path))})
 
@@ -75,7 +77,8 @@ def test_prompts_are_shared_out_by_what_is_new_of_them():
 
 @pytest.mark.parametrize("bound", [1, 100, 65_536])
 def test_what_is_written_at_once_is_bounded_in_tokens(monkeypatch, bound):
-    """16 prompts of 1,500 tokens took 2.3 GB, and 256 were written to at once. Replies are the same, greedily."""
+    """16 prompts of 1,500 tokens took 2.3 GB, and 256 were written to at once. Replies are the same,
+    greedily."""
     asked = contexts(20, 0, 0)
     held = []
     write = writing.generate
@@ -102,7 +105,9 @@ def test_new_prompts_and_values_are_run_in_parts(monkeypatch):
     policy.bind(tiny.llm(dtype=torch.float64))
     asked = contexts(20, 0, 0)
     whole = [
-        policy.llm.values(policy.llm.causal_lm.base_model(torch.tensor([c.prompt_ids])).last_hidden_state[0, -1])
+        policy.llm.values(
+            policy.llm.causal_lm.base_model(torch.tensor([c.prompt_ids])).last_hidden_state[0, -1]
+        )
         for c in asked
     ]
     sizes = passes_of(policy.llm, monkeypatch)

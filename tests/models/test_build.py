@@ -57,24 +57,28 @@ def test_names_and_ids_find_their_entry():
 
 def test_every_family_that_was_promised_has_an_entry():
     """Each with its Hub id and adapters."""
-    for family in ("smollm2-135m", "smollm2-360m", "smollm2-1.7b", "smollm-1.7b", "tinyllama", "qwen2-", "qwen2.5-"):
+    for family in (
+        "smollm2-135m",
+        "smollm2-360m",
+        "smollm2-1.7b",
+        "smollm-1.7b",
+        "tinyllama",
+        "qwen2-",
+        "qwen2.5-",
+    ):
         assert any(name.startswith(family) for name in REGISTRY), family
     for family in ("qwen3-", "phi-2", "phi-3-mini", "llama-3", "gpt2"):
         assert any(name.startswith(family) for name in REGISTRY), family
     assert all("/" in entry.hub_id for entry in REGISTRY.values())
 
 
-def test_generation_defaults_sample_what_the_loss_trains():
-    """LlamaGym sampled at top-p 0.6 and trained the full softmax."""
-    for entry in REGISTRY.values():
-        assert (entry.generation.temperature, entry.generation.top_p, entry.generation.top_k) == (1.0, 1.0, 0)
-
-
 def test_a_base_model_gets_the_plain_template():
     """GPT-2 has no chat template, and transformers raises without one."""
     llm = assemble_llm(tiny.causal_lm(), tiny.tokenizer(template=None), LLMConfig(model="tiny"), DEFAULT)
     text = llm.tokenizer.apply_chat_template(
-        [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], tokenize=False, add_generation_prompt=True
+        [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}],
+        tokenize=False,
+        add_generation_prompt=True,
     )
     assert text == "<|im_start|>System: S\nUser: U\nAssistant:\n"  # the first token is this tokenizer's BOS
 
@@ -91,16 +95,21 @@ def test_adapters_can_be_chosen():
 
 @pytest.mark.parametrize("targets", [None, ["q_proj", "down_proj"]])
 def test_adapters_in_the_last_blocks_learn_as_if_they_were_in_all(targets):
-    """Those below have none, nothing is computed backward there, and the gradients of those above are the same."""
+    """Those below have none, nothing is computed backward there, and the gradients of those above are the
+    same."""
 
     def gradients(last_blocks):
         lora = LoraSettings(r=2, target_modules=targets, last_blocks=last_blocks)
-        llm = assemble_llm(tiny.causal_lm().double(), tiny.tokenizer(), LLMConfig(model="tiny", lora=lora), DEFAULT).double()
+        llm = assemble_llm(
+            tiny.causal_lm().double(), tiny.tokenizer(), LLMConfig(model="tiny", lora=lora), DEFAULT
+        ).double()
         adapters = {name: p for name, p in llm.named_parameters() if "lora" in name}
         with torch.no_grad():
             for name in adapters:
                 draw = torch.Generator().manual_seed(sum(map(ord, name)))
-                adapters[name].copy_(torch.randn(adapters[name].shape, generator=draw) * (".layers.1." in name))
+                adapters[name].copy_(
+                    torch.randn(adapters[name].shape, generator=draw) * (".layers.1." in name)
+                )
         below = llm.causal_lm.get_submodule("model.layers.0")
         entered = []
         below.register_full_backward_pre_hook(lambda *_: entered.append(True))
@@ -119,12 +128,17 @@ def test_adapters_in_the_last_blocks_learn_as_if_they_were_in_all(targets):
 
 def test_more_blocks_than_there_are_is_all_of_them():
     """So that a YAML fits a smaller model too."""
-    names = [{name for name, _ in tiny.llm(lora=LoraSettings(r=2, last_blocks=n)).named_parameters()} for n in (None, 2, 20)]
+    names = [
+        {name for name, _ in tiny.llm(lora=LoraSettings(r=2, last_blocks=n)).named_parameters()}
+        for n in (None, 2, 20)
+    ]
     assert names[0] == names[1] == names[2]
 
 
 def test_blocks_that_cannot_be_chosen():
-    with pytest.raises(ValueError, match=r"last_blocks is 1 and lora.target_modules is the pattern '.*_proj'"):
+    with pytest.raises(
+        ValueError, match=r"last_blocks is 1 and lora.target_modules is the pattern '.*_proj'"
+    ):
         tiny.llm(lora=LoraSettings(r=2, target_modules=".*_proj", last_blocks=1))
     with pytest.raises(ValueError, match="last_blocks is 0; it must be 1 or more"):
         LoraSettings(last_blocks=0)
@@ -135,7 +149,9 @@ def test_dropout_of_the_base_model_is_off():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=260, n_embd=32, n_layer=1, n_head=2))
-    llm = assemble_llm(model, tiny.tokenizer(), LLMConfig(model="gpt2", lora=LoraSettings(r=2)), DEFAULT).train()
+    llm = assemble_llm(
+        model, tiny.tokenizer(), LLMConfig(model="gpt2", lora=LoraSettings(r=2)), DEFAULT
+    ).train()
     a, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
     b, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
     assert torch.equal(a, b)
@@ -152,7 +168,9 @@ def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"r": 0}, "lora.r is 0"), ({"dropout": 1.0}, "lora.dropout is 1.0")])
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"r": 0}, "lora.r is 0"), ({"dropout": 1.0}, "lora.dropout is 1.0")]
+)
 def test_bad_adapters_are_refused(settings, message):
     """Before anything is loaded."""
     with pytest.raises(ValueError, match=message):
@@ -161,7 +179,8 @@ def test_bad_adapters_are_refused(settings, message):
 
 @pytest.mark.parametrize("family", ["bloom", "mamba"])
 def test_a_model_that_cannot_share_runs_every_sequence_whole(family):
-    """Bloom counts positions in its own mask and Mamba has no keys: said aloud, and as right as any other model."""
+    """Bloom counts positions in its own mask and Mamba has no keys: said aloud, and as right as any other
+    model."""
     from transformers import BloomConfig, BloomForCausalLM, MambaConfig, MambaForCausalLM
 
     torch.manual_seed(0)
@@ -169,7 +188,9 @@ def test_a_model_that_cannot_share_runs_every_sequence_whole(family):
         model = BloomForCausalLM(BloomConfig(vocab_size=260, hidden_size=32, n_layer=2, n_head=2))
         targets = ["query_key_value"]
     else:
-        model = MambaForCausalLM(MambaConfig(vocab_size=260, hidden_size=32, num_hidden_layers=2, state_size=4))
+        model = MambaForCausalLM(
+            MambaConfig(vocab_size=260, hidden_size=32, num_hidden_layers=2, state_size=4)
+        )
         targets = ["in_proj"]
     settings = LLMConfig(model=family, lora=LoraSettings(target_modules=targets))
     with pytest.warns(UserWarning, match=f"{family}.*run whole"):
@@ -182,8 +203,8 @@ def test_a_model_that_cannot_share_runs_every_sequence_whole(family):
 
 
 def test_convolutions_are_no_tree():
-    """A short convolution reads its neighbours in the row, whoever they are; the probe allowed for as much as rounding to
-    bf16 comes to, and let it pass for a tree."""
+    """A short convolution reads its neighbours in the row, whoever they are; the probe allowed for as much as
+    rounding to bf16 comes to, and let it pass for a tree."""
     from transformers import Lfm2Config, Lfm2ForCausalLM
 
     torch.manual_seed(0)
@@ -202,5 +223,7 @@ def test_adapters_that_do_not_fit_are_refused_for_the_right_reason():
     from transformers import MambaConfig, MambaForCausalLM
 
     model = MambaForCausalLM(MambaConfig(vocab_size=260, hidden_size=32, num_hidden_layers=2, state_size=4))
-    with pytest.raises(ValueError, match=r"out_proj.*incompatible with Mamba.*Its linear layers are \['dt_proj', 'in_proj'"):
+    with pytest.raises(
+        ValueError, match=r"out_proj.*incompatible with Mamba.*Its linear layers are \['dt_proj', 'in_proj'"
+    ):
         assemble_llm(model, tiny.tokenizer(), LLMConfig(model="mamba"), DEFAULT)

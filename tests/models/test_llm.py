@@ -28,7 +28,9 @@ def test_packed_hidden_states_equal_one_full_forward_each(llm, row_length):
     """A wrong mask, position or prefix shows as a different hidden state."""
     states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=row_length)
     for sequence, prompt, rows in zip(SEQUENCES, PROMPTS, index, strict=True):
-        torch.testing.assert_close(states[rows], full_forward(llm, sequence)[prompt - 1 :], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            states[rows], full_forward(llm, sequence)[prompt - 1 :], rtol=1e-6, atol=1e-6
+        )
 
 
 def test_gradients_equal_those_of_full_forwards(llm):
@@ -41,7 +43,9 @@ def test_gradients_equal_those_of_full_forwards(llm):
 
     states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=16)
     shared = gradients(sum((states[rows] * weights).sum() for rows in index))
-    plain = gradients(sum((full_forward(llm, s)[p - 1 :] * weights).sum() for s, p in zip(SEQUENCES, PROMPTS, strict=True)))
+    plain = gradients(
+        sum((full_forward(llm, s)[p - 1 :] * weights).sum() for s, p in zip(SEQUENCES, PROMPTS, strict=True))
+    )
     for ours, theirs in zip(shared, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
@@ -66,11 +70,14 @@ def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
         for _ in range(2):
             states, index = llm.hidden_states(others, [p + 1 for p in PROMPTS], row_length=64)
             for sequence, prompt, rows in zip(others, PROMPTS, index, strict=True):
-                torch.testing.assert_close(states[rows], full_forward(llm, sequence)[prompt:], rtol=1e-6, atol=1e-6)
+                torch.testing.assert_close(
+                    states[rows], full_forward(llm, sequence)[prompt:], rtol=1e-6, atol=1e-6
+                )
 
 
 def test_a_kept_prefix_is_forgotten_when_weights_may_change(llm):
-    """Yesterday's keys under today's weights would be a silent mistake; so would the adapters' under the reference."""
+    """Yesterday's keys under today's weights would be a silent mistake; so would the adapters' under the
+    reference."""
     with torch.no_grad(), llm.frozen_weights():
         adapted, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
         with llm.reference():
@@ -85,11 +92,14 @@ def test_a_kept_prefix_is_forgotten_when_weights_may_change(llm):
             parameter.data += 0.1
     with torch.no_grad(), llm.frozen_weights():
         states, _ = llm.hidden_states(SEQUENCES, PROMPTS, row_length=64)
-    torch.testing.assert_close(states[:2], full_forward(llm, SEQUENCES[0])[PROMPTS[0] - 1 :], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        states[:2], full_forward(llm, SEQUENCES[0])[PROMPTS[0] - 1 :], rtol=1e-6, atol=1e-6
+    )
 
 
 def test_padding_token_and_side_do_not_matter(llm):
-    """Nothing may attend to padding, whatever token it is: rows are padded by hand on either side of the batch."""
+    """Nothing may attend to padding, whatever token it is: rows are padded by hand on either side of the
+    batch."""
     alone, _ = llm.hidden_states(SEQUENCES[:1], PROMPTS[:1], row_length=64)
     for pad in (0, 99, 258):
         llm.tokenizer.pad_token_id = pad
@@ -109,7 +119,7 @@ def test_values_are_read_at_the_last_prompt_token(llm):
 
 
 def test_logits_are_the_models_own(llm):
-    """Chosen logits minus the normaliser are log-probabilities over the whole vocabulary."""
+    """Chosen logits minus the normalizer are log-probabilities over the whole vocabulary."""
     hidden = full_forward(llm, SEQUENCES[0])
     own = llm.causal_lm(input_ids=torch.tensor([SEQUENCES[0]])).logits[0].log_softmax(-1)
     tokens = torch.tensor([[3, 250]]).expand(len(hidden), 2)
@@ -128,7 +138,8 @@ def test_reference_is_the_model_without_adapters(llm):
 
 
 def test_a_precision_plugin_cannot_round_what_is_trained():
-    """Lightning's bf16-true calls module.to(bfloat16): adapters, value head and rotary frequencies must stay."""
+    """Lightning's bf16-true calls module.to(bfloat16): adapters, value head and rotary frequencies must
+    stay."""
     llm = tiny.llm(dtype=torch.bfloat16)
     before = {name: t.clone() for name, t in [*llm.named_parameters(), *llm.named_buffers()]}
     llm.to(torch.float16)
@@ -159,7 +170,8 @@ def test_value_head_starts_at_zero():
 
 
 def test_full_fine_tuning_has_no_reference():
-    """With every weight trained there is nothing to switch off: say so instead of comparing a model with itself."""
+    """With every weight trained there is nothing to switch off: say so instead of comparing a model with
+    itself."""
     from lgym.models import LLMConfig
     from lgym.models.build import assemble_llm
     from lgym.models.registry import DEFAULT

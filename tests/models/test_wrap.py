@@ -1,4 +1,5 @@
-"""Models that come as objects: whatever they are wrapped in, they answer as before, and what should be trained is."""
+"""Models that come as objects: whatever they are wrapped in, they answer as before, and what should be
+trained is."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ PROMPT = (3, 4, 5, 6, 7, 8)
 
 def adapted(dropout: float = 0.05, **keywords):
     """As LlamaGym's users make theirs, with adapters that are not zero."""
-    settings = LoraConfig(r=4, lora_dropout=dropout, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", **keywords)
+    settings = LoraConfig(
+        r=4, lora_dropout=dropout, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", **keywords
+    )
     model = get_peft_model(tiny.causal_lm(), settings)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -63,7 +66,9 @@ def test_adapters_that_are_there_are_trained_on(headed):
     model = adapted().eval()
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     expected = model(input_ids=torch.tensor([PROMPT])).logits[0, -1]
-    llm = wrap_pretrained(WithValueHead(model) if headed else model, tiny.tokenizer(), LoraSettings(r=8)).train()
+    llm = wrap_pretrained(
+        WithValueHead(model) if headed else model, tiny.tokenizer(), LoraSettings(r=8)
+    ).train()
     torch.testing.assert_close(logits(llm), expected, atol=1e-5, rtol=1e-5)
     assert trained(llm) == names
     with llm.reference():
@@ -100,7 +105,9 @@ def test_frozen_adapters_are_refused():
 
 
 def test_coarse_weights_are_not_trained():
-    with pytest.raises(ValueError, match=r"in torch.bfloat16, where small steps are lost. Load it with dtype=torch.float32"):
+    with pytest.raises(
+        ValueError, match=r"in torch.bfloat16, where small steps are lost. Load it with dtype=torch.float32"
+    ):
         wrap_pretrained(tiny.causal_lm(torch.bfloat16), tiny.tokenizer(), None)
 
 
@@ -121,7 +128,10 @@ def test_adapters_start_from_their_seed():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    states = [wrap_pretrained(tiny.causal_lm(), tiny.tokenizer(), LoraSettings(r=4), seed=s).state_dict() for s in (1, 1, 2)]
+    states = [
+        wrap_pretrained(tiny.causal_lm(), tiny.tokenizer(), LoraSettings(r=4), seed=s).state_dict()
+        for s in (1, 1, 2)
+    ]
     assert torch.equal(torch.rand(1), expected)
     name = next(name for name in states[0] if "lora_A" in name)
     assert torch.equal(states[0][name], states[1][name])

@@ -1,4 +1,4 @@
-"""What evaluation episodes come to."""
+"""Statistics of evaluation episodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lgym.batch import EpisodeStatistics
+from lgym.modules import REINFORCE
 from lgym.modules.evaluation import EpisodeMetrics
 
 
@@ -25,3 +26,19 @@ def test_one_episode_has_no_interval():
     metrics = EpisodeMetrics()
     metrics.update(EpisodeStatistics(torch.tensor([5.0]), torch.tensor([1.0])))
     assert float(metrics.compute()["return_ci95"]) == float("inf")
+
+
+def test_each_mode_has_its_own_evaluation(monkeypatch):
+    """Catches episodes counted to the other mode, not counted, or counted again in the next evaluation."""
+    module = REINFORCE()
+    logged = {}
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
+    for returns in ((1.0, 3.0), (5.0, 7.0)):  # means 2 and 6, and greedily 10 less
+        for stage, step in (("val", module.validation_step), ("test", module.test_step)):
+            batches = [EpisodeStatistics(torch.tensor(returns) - shift, torch.ones(2)) for shift in (10.0, 0.0)]
+            for number, batch in enumerate(batches):
+                step(batch, 0, number)
+            getattr(module, "on_validation_epoch_end" if stage == "val" else "on_test_epoch_end")()
+            mean = sum(returns) / 2
+            assert logged[f"{stage}_greedy/return_mean"] == mean - 10
+            assert logged[f"{stage}_sampled/return_mean"] == mean

@@ -1,4 +1,5 @@
-"""A choice between texts: the trie's distribution is that of writing token by token under its constraint."""
+"""A choice between texts: constrained decoding is writing token by token where nothing but the candidates is
+allowed."""
 
 from __future__ import annotations
 
@@ -6,36 +7,28 @@ import pytest
 import torch
 
 from helpers import tiny
-from lgym.batch import Context
+from helpers.prompts import make_prompt
 from lgym.policies import CandidatePolicy
 
 TEXTS = ("go", "go on", "go off", "stop", "a")
 
 
-def context(texts=TEXTS) -> Context:
-    tokenizer = tiny.tokenizer()
-    ids = tuple(tuple(tokenizer.encode(text)) for text in texts)
-    return Context(tuple(tokenizer.encode("What now? ")), ids, texts, "what")
-
-
-def policy(normalisation="trie", texts=TEXTS):
-    made = CandidatePolicy(normalisation)
-    made.bind(tiny.llm(dtype=torch.float64))
+def policy_and_logprobs(texts=TEXTS, *, constrained=True):
+    policy = CandidatePolicy(constrained_decoding=constrained)
+    policy.bind(tiny.llm(dtype=torch.float64))
     with torch.no_grad():
-        return made, made([context(texts)])[0][0]
+        return policy, policy([make_prompt("What now?", *texts)])[0][0]
 
 
-def walked(llm, ids, texts):
+def decoded_logprob(llm, ids, prompt):
     """Log-probability of a candidate, one step after another, by the transformers model alone."""
-    candidates = [*context(texts).candidate_ids]
     end = llm.tokenizer.eos_token_id
     total = 0.0
     for step in range(len(ids) + 1):
-        said = ids[:step]
-        allowed = {c[step] for c in candidates if len(c) > step and c[:step] == said}
-        allowed |= {end} if said in candidates else set()
-        prompt = context().prompt_ids + said
-        logits = llm.causal_lm(input_ids=torch.tensor([prompt])).logits[0, -1]
+        written = ids[:step]
+        allowed = {c[step] for c in prompt.candidate_ids if len(c) > step and c[:step] == written}
+        allowed |= {end} if written in prompt.candidate_ids else set()
+        logits = llm.causal_lm(input_ids=torch.tensor([prompt.token_ids + written])).logits[0, -1]
         token = ids[step] if step < len(ids) else end
         if token in allowed:
             total += float((logits[token] - logits[sorted(allowed)].logsumexp(-1)).detach())
@@ -43,21 +36,29 @@ def walked(llm, ids, texts):
 
 
 @pytest.mark.parametrize("texts", [TEXTS, ("left", "right"), ("l", "r"), ("one",)], ids=len)
-def test_the_trie_is_constrained_decoding(texts):
-    made, logprobs = policy(texts=texts)
-    expected = [walked(made.llm, ids, texts) for ids in context(texts).candidate_ids]
+def test_constrained_decoding_is_writing_token_by_token(texts):
+    policy, logprobs = policy_and_logprobs(texts)
+    prompt = make_prompt("What now?", *texts)
+    expected = [decoded_logprob(policy.llm, ids, prompt) for ids in prompt.candidate_ids]
     assert logprobs.tolist() == pytest.approx(expected, abs=1e-6)
     assert float(logprobs.exp().sum()) == pytest.approx(1.0)
 
 
-def test_the_trie_is_another_distribution():
+def test_constrained_decoding_is_another_distribution():
     """Where candidates begin alike, the sum of log-likelihoods weighs tokens that had no alternative."""
-    assert not torch.allclose(policy("trie")[1], policy("sum")[1], atol=1e-2)
+    assert not torch.allclose(policy_and_logprobs()[1], policy_and_logprobs(constrained=False)[1], atol=1e-2)
 
 
-def test_contexts_of_unlike_candidates_share_a_batch():
-    made, alone = policy()
+def test_prompts_with_different_candidates_share_a_batch():
+    policy, alone = policy_and_logprobs()
+    prompts = [make_prompt("What now?", "left", "right"), make_prompt("What now?", *TEXTS)]
     with torch.no_grad():
-        together, _ = made([context(("left", "right")), context()])
+        together, _ = policy(prompts)
     torch.testing.assert_close(together[1], alone, rtol=1e-6, atol=1e-8)
     assert together[0, 2:].isneginf().all()
+
+
+def test_constrained_decoding_takes_no_length_normalization():
+    """Its probabilities sum to 1 as they are."""
+    with pytest.raises(ValueError, match="length_normalization is 'token' and constrained_decoding is on"):
+        CandidatePolicy("token", constrained_decoding=True)

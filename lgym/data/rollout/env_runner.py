@@ -39,7 +39,7 @@ class EnvRunner:
         self._reader = ActionReader(prompts.agent)
         self._penalty: Penalty | None = None  # of a turn that the environment does not see
         self._losses = 0  # processes that this episode has lost
-        self.number = 0
+        self.number = -1  # none yet
         self.seed = 0
         self.responses: list[Response] = []
         self.episode_return = 0.0

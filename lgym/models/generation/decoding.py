@@ -1,12 +1,13 @@
 """Batched generation of responses, token by token.
 
-The common prefix of prompts is run once, and cached tokens not again (`lgym/models/prefix_sharing/prefill.py`). Two
-loops decode from there:
+The common prefix of prompts is run once, and cached tokens not again
+(`lgym/models/prefix_sharing/prefill.py`). Two loops decode from there:
 
-- On a CPU equal beginnings of responses to equal prompts are one row, and a row whose responses are finished leaves. A
-  step costs one token per distinct beginning (the continuous batching of Orca and vLLM, with sequences that fork).
-- On a GPU, which would wait for the CPU after each token, every response has a row of its own to the end. Shapes are
-  static, and the step is one CUDA graph.
+- On a CPU equal beginnings of responses to equal prompts are one row, which forks where the samples differ
+  (as in vLLM's parallel sampling) and leaves when they are finished. A step costs one token per distinct
+  beginning.
+- On a GPU, which would wait for the CPU after each token, every response has a row of its own to the end.
+  Shapes are static, and the step is one CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache, concat_kv_c
 from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.models.prefix_sharing.prefill import prefill
 
-STOP_CHECK_INTERVAL = 16  # tokens after which the loop with static shapes checks if every response is finished
+STOP_CHECK_INTERVAL = 16  # tokens after which the loop with static shapes checks if all responses ended
 
+# Tells which responses are finished, given their tokens so far, for ends that no single token marks.
 StopCheck = Callable[[Sequence[TokenIds]], list[bool]]
-"""Function of the tokens of responses so far that tells which are finished, for ends that no single token marks."""
 
 
 class GeneratedText(NamedTuple):
@@ -47,7 +48,7 @@ class GenerationOutput:
     responses: list[GeneratedText]  # the distinct ones to each distinct prompt, without their text
     response_index: list[int]  # [S], the response to each prompt
     prompt_states: Tensor  # [S, H] hidden states at the last tokens of the prompts
-    kv_cache: KVCache | None  # a row per response: its prompt and all of it but the last token; None without caching
+    kv_cache: KVCache | None  # per response, its prompt and all but its last token; None without caching
 
 
 @torch.no_grad()
@@ -80,22 +81,24 @@ def generate(
         row_length: tokens of a packed row while prompts are run.
         max_num_seqs: distinct sequences that are decoded together; bounds memory.
         keep_kv_cache: return the KV cache of the responses.
-        static_shapes: give every response a row to the end; None does so on CUDA, unless there is a `stop_check`.
+        static_shapes: give every response a row to the end; None does so on CUDA, unless there is a
+            `stop_check`.
     """
-    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    row_index = torch.tensor([numbers[prompt] for prompt in prompts], device=llm.device)
-    kv_cache: KVCache | _NoCache
+    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    row_index = torch.tensor([distinct[prompt] for prompt in prompts], device=llm.device)
+    kv_cache = None
     if llm.layout == "tree":
-        kv_cache, hidden = prefill(llm, list(numbers), kv_caches, free_slots=max_new_tokens, row_length=row_length)
+        kv_cache, hidden = prefill(
+            llm, list(distinct), kv_caches, free_slots=max_new_tokens, row_length=row_length
+        )
     else:
-        kv_cache = _NoCache(list(numbers), row_length)
-        hidden = kv_cache.hidden(llm, range(len(numbers)))
+        hidden = _last_states(llm, list(distinct), row_length)
     sampler = Sampler(sampling_params, generator)
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
     if static_shapes is None:
         static_shapes = llm.device.type == "cuda" and stop_check is None
     kept: list[KVCache] = []
-    if static_shapes and isinstance(kv_cache, KVCache):
+    if static_shapes and kv_cache is not None:
         responses: list[GeneratedText] = []
         for rows in row_index.split(max_num_seqs):
             part = kv_cache.select(rows.tolist(), max_new_tokens)
@@ -103,22 +106,34 @@ def generate(
             kept += [part] if keep_kv_cache else []
         response_index = list(range(len(responses)))
     else:
-        empty = [GeneratedText((), (), False)] * len(numbers)
-        batch = _Batch(kv_cache, empty, torch.arange(len(row_index)), row_index)
+        empty = [GeneratedText((), (), False)] * len(distinct)
+        batch = _Batch(list(distinct), empty, torch.arange(len(row_index)), row_index, kv_cache)
         responses, response_index, kept = _generate_forking(
-            llm, batch, hidden, max_new_tokens, stops, sampler, stop_check, max_num_seqs, keep_kv_cache
+            llm,
+            batch,
+            hidden,
+            max_new_tokens,
+            stops,
+            sampler,
+            stop_check,
+            max_num_seqs,
+            keep_kv_cache,
+            row_length,
         )
-    return GenerationOutput(responses, response_index, hidden[row_index], concat_kv_caches(kept) if kept else None)
+    return GenerationOutput(
+        responses, response_index, hidden[row_index], concat_kv_caches(kept) if kept else None
+    )
 
 
 @dataclass(frozen=True)
 class _Batch:
     """Unfinished responses; equal ones to equal prompts are one row of R."""
 
-    kv_cache: KVCache | _NoCache
+    prompts: list[TokenIds]  # R
     responses: list[GeneratedText]  # R
-    sample_index: Tensor  # [n] the prompt of each response
-    row_index: Tensor  # [n] the row of each response
+    sample_index: Tensor  # [n] the prompt of each sample
+    row_index: Tensor  # [n] the row of each sample
+    kv_cache: KVCache | None  # None in layouts without one, which run every sequence again from its start
     parents: Sequence[int] = ()  # R rows of the cache, to which their last tokens are to be appended
     owns_cache: bool = True  # no other batch continues from this cache later
 
@@ -133,15 +148,17 @@ def _generate_forking(
     stop_check: StopCheck | None,
     max_num_seqs: int,
     keep_kv_cache: bool,
+    row_length: int,
 ) -> tuple[list[GeneratedText], list[int], list[KVCache]]:
-    """Responses, the response to each prompt, and their KV caches; a response forks where its samples differ."""
+    """Returns responses, the response to each prompt, and KV caches. Responses fork where samples differ."""
     finished: list[GeneratedText] = []
     response_index = [-1] * len(batch.sample_index)
     kept: list[KVCache] = []
     waiting: list[_Batch] = []
     while True:
-        logits = llm.lm_head.raw_logits(hidden)
-        parents, responses, fork_index = _sample_forks(batch, logits, sampler, stop_ids, stop_check)
+        parents, responses, fork_index = _sample_forks(
+            batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check
+        )
         ended = [response.finished or len(response.token_ids) == max_new_tokens for response in responses]
         leaving = torch.tensor(ended, device=parents.device)
         if any(ended):
@@ -150,28 +167,44 @@ def _generate_forking(
             for sample, position in zip(sample_index.tolist(), positions.tolist(), strict=True):
                 response_index[sample] = len(finished) + position
             finished += compress(responses, ended)
-            if keep_kv_cache and isinstance(batch.kv_cache, KVCache):
+            if keep_kv_cache and batch.kv_cache is not None:
                 kept.append(batch.kv_cache.select(parents[forks].tolist(), 0))
         parts = [part for part in (~leaving).nonzero().squeeze(1).split(max_num_seqs) if len(part)]
         for number, forks in enumerate(parts):
-            members = _members(forks, batch.sample_index, fork_index)
-            owns_cache = number == 0  # batches are taken from the end of the list
-            continued = [responses[fork] for fork in forks.tolist()]
-            waiting.append(_Batch(batch.kv_cache, continued, *members, parents[forks].tolist(), owns_cache))
+            rows = parents[forks].tolist()
+            waiting.append(
+                _Batch(
+                    [batch.prompts[row] for row in rows],
+                    [responses[fork] for fork in forks.tolist()],
+                    *_members(forks, batch.sample_index, fork_index),
+                    batch.kv_cache,
+                    rows,
+                    owns_cache=number == 0,  # batches are taken from the end of the list
+                )
+            )
         if not waiting:
             return finished, response_index, kept
         batch = waiting.pop()  # depth first, so that few caches wait
-        kv_cache = batch.kv_cache
-        if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
-            kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].token_ids))
-        hidden = kv_cache.extend(llm, range(len(batch.responses)), [r.token_ids[-1:] for r in batch.responses])
-        batch = replace(batch, kv_cache=kv_cache)
+        if batch.kv_cache is None:
+            sequences = [prompt + r.token_ids for prompt, r in zip(batch.prompts, batch.responses, strict=True)]
+            hidden = _last_states(llm, sequences, row_length)
+        else:
+            kv_cache = batch.kv_cache
+            if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
+                kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].token_ids))
+            hidden = kv_cache.extend(llm, range(kv_cache.num_rows), [r.token_ids[-1:] for r in batch.responses])
+            batch = replace(batch, kv_cache=kv_cache)
+
+
+def _last_states(llm: ValueHeadLLM, sequences: Sequence[TokenIds], row_length: int) -> Tensor:
+    states, index = llm.hidden_states(sequences, [len(s) for s in sequences], row_length=row_length)
+    return states[[indices[0] for indices in index]]
 
 
 def _sample_forks(
     batch: _Batch, logits: Tensor, sampler: Sampler, stop_ids: Tensor, stop_check: StopCheck | None
 ) -> tuple[Tensor, list[GeneratedText], Tensor]:
-    """The distinct responses with one more token (F): their parent rows [F], themselves, and the fork [n] of each sample."""
+    """Adds a token: the parent rows [F] of the distinct responses, these, and the fork [n] of each sample."""
     tokens, logprobs = sampler(logits, batch.row_index)
     forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
     parents, last = forks // logits.shape[1], forks % logits.shape[1]
@@ -194,9 +227,14 @@ def _members(forks: Tensor, sample_index: Tensor, fork_index: Tensor) -> tuple[T
 
 
 def _generate_static(
-    llm: ValueHeadLLM, kv_cache: KVCache, hidden: Tensor, max_new_tokens: int, stop_ids: Tensor, sampler: Sampler
+    llm: ValueHeadLLM,
+    kv_cache: KVCache,
+    hidden: Tensor,
+    max_new_tokens: int,
+    stop_ids: Tensor,
+    sampler: Sampler,
 ) -> list[GeneratedText]:
-    """A response from each row of a cache; finished ones are decoded on, and the rest is cut off at the end."""
+    """Decodes every row to the end, and cuts off what follows the end of a response."""
     count, max_length = len(hidden), kv_cache.max_length + max_new_tokens
     rows = torch.arange(count, device=llm.device)
     tokens, logprobs = sampler(llm.lm_head.raw_logits(hidden), rows)
@@ -250,28 +288,3 @@ def _capture_graph(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return states
 
     return replay
-
-
-@dataclass
-class _NoCache:
-    """Stands in for a `KVCache` where the layout has none: every sequence is run again from its start."""
-
-    sequences: list[TokenIds]
-    row_length: int
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.sequences)
-
-    def select(self, rows: Sequence[int], free_slots: int) -> _NoCache:
-        return _NoCache([self.sequences[row] for row in rows], self.row_length)
-
-    def extend(self, llm: ValueHeadLLM, rows: Sequence[int], new_ids: Sequence[TokenIds]) -> Tensor:
-        for row, ids in zip(rows, new_ids, strict=True):
-            self.sequences[row] += ids
-        return self.hidden(llm, rows)
-
-    def hidden(self, llm: ValueHeadLLM, rows: Sequence[int]) -> Tensor:
-        sequences = [self.sequences[row] for row in rows]
-        states, index = llm.hidden_states(sequences, [len(s) for s in sequences], row_length=self.row_length)
-        return states[[indices[0] for indices in index]]

@@ -14,7 +14,7 @@ VOCAB_BLOCK = 256  # tokens of the vocabulary that sampling first takes as one
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The distribution that tokens are sampled from: softmax(logits / temperature), truncated by top_k and top_p."""
+    """Distribution of a sampled token: softmax(logits / temperature), truncated by top_k and top_p."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -59,8 +59,8 @@ class Sampler:
 def sample_by_blocks(probabilities: Tensor, row_index: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Inverse transform sampling in two steps: a block of tokens, then a token of the block.
 
-    The sums over blocks alone look at the whole vocabulary. Noise for every token (Gumbel-max) would take longer than
-    the logits of a small model.
+    The sums over blocks alone look at the whole vocabulary. Noise for every token (Gumbel-max) would take
+    longer than the logits of a small model.
 
     Args:
         probabilities: [R, V].
@@ -71,7 +71,9 @@ def sample_by_blocks(probabilities: Tensor, row_index: Tensor, first: Tensor, se
     Returns:
         [n] int64 tokens.
     """
-    blocks = nn.functional.pad(probabilities, (0, -probabilities.shape[1] % VOCAB_BLOCK)).unflatten(1, (-1, VOCAB_BLOCK))
+    blocks = nn.functional.pad(probabilities, (0, -probabilities.shape[1] % VOCAB_BLOCK)).unflatten(
+        1, (-1, VOCAB_BLOCK)
+    )
     block = _inverse_cdf(blocks.sum(-1)[row_index], first)
     return block * VOCAB_BLOCK + _inverse_cdf(blocks[row_index, block], second)
 

@@ -1,8 +1,8 @@
 """Trainable parameters in fp32 among frozen weights in half precision.
 
-An optimizer step of 1e-4 on a weight of 0.05 vanishes in bf16, which keeps three digits. So trainable parameters are
-held in fp32 and cast for the multiplication alone: the master copy *is* the parameter, and any optimizer, clipping or
-checkpoint works on it as it is.
+An optimizer step of 1e-4 on a weight of 0.05 vanishes in bf16, which keeps three digits. So trainable
+parameters are held in fp32 and cast for the multiplication alone: the master copy *is* the parameter, and any
+optimizer, clipping or checkpoint works on it as it is.
 """
 
 from __future__ import annotations

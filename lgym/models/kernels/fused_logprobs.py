@@ -5,8 +5,8 @@ The head is frozen, so the gradient of log p(token) is known as soon as its prob
     d log p(token) / d hidden = (W[token] - Σ_v p_v W[v]) / temperature
     d entropy / d hidden      = -Σ_v p_v (log p_v + entropy) W[v] / temperature
 
-The sums are taken in the forward pass, some states at a time, and nothing else is stored. (Computing a loss's gradient
-beside it, chunk by chunk: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2.)
+The sums are taken in the forward pass, some states at a time, and nothing else is stored. (Computing a loss's
+gradient beside it, chunk by chunk: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CHUNK_SIZE = 64  # hidden states whose logits are held at a time
 
 
 class FusedLogNormalizers(torch.autograd.Function):
-    """Logsumexp of the logits over the vocabulary: hidden states [K, H] and a frozen head [V, H] to [K], at least fp32.
+    """Logsumexp of the logits over the vocabulary: hidden states [K, H] and a frozen head [V, H] to [K], at
+    least fp32.
 
     d log_normalizer / d hidden = Σ_v p_v W[v]
     """
@@ -48,10 +49,11 @@ class FusedLogNormalizers(torch.autograd.Function):
 
 
 class FusedTokenLogprobs(torch.autograd.Function):
-    """Log-probabilities [n] of tokens and entropies [K] in nats, at least fp32, of a frozen head without bias.
+    """Log-probabilities [n] of tokens and entropies [K] in nats, at least fp32, of a frozen head without
+    bias.
 
-    The arguments are hidden states [K, H], the head's weight [V, H], the state [n] behind which each token stands, the
-    tokens [n], the divisor of the logits, and True for entropies that have a gradient.
+    The arguments are hidden states [K, H], the head's weight [V, H], the state [n] behind which each token
+    stands, the tokens [n], the divisor of the logits, and True for entropies that have a gradient.
     """
 
     @staticmethod
@@ -96,7 +98,9 @@ class FusedTokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, entropy_grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, state_index, tokens, expected, log_expected, entropies = ctx.saved_tensors
         grad = (grad / ctx.temperature).to(weight.dtype)[:, None]
-        total = torch.zeros_like(expected).index_add_(0, state_index, grad * (weight[tokens] - expected[state_index]))
+        total = torch.zeros_like(expected).index_add_(
+            0, state_index, grad * (weight[tokens] - expected[state_index])
+        )
         if log_expected is not None:
             scale = (entropy_grad / ctx.temperature)[:, None]
             total -= (scale * (log_expected + entropies[:, None] * expected)).to(total.dtype)

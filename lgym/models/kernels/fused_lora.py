@@ -2,9 +2,9 @@
 
     y = x W^T + s (x A^T) B^T          (Hu et al. 2021, arXiv:2106.09685, equation 3)
 
-peft computes three linear maps, a product and a sum, each of which reads and writes activations as large as y, in both
-directions. Here the adapter's part is added while it is multiplied (`addmm`), the scaling s goes into B, which is
-small, and nothing but x and x A^T is kept for the gradients.
+peft computes three linear maps, a product and a sum, each of which reads and writes activations as large as
+y, in both directions. Here the adapter's part is added while it is multiplied (`addmm`), the scaling s goes
+into B, which is small, and nothing but x and x A^T is kept for the gradients.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from torch.autograd.function import once_differentiable
 
 
 class LoraMap(torch.autograd.Function):
-    """The map above for x [..., in], frozen W [out, in], A [r, in] and B [out, r] of any precision; multiplies in x's."""
+    """The map above of x [..., in], with frozen W [out, in], A [r, in] and B [out, r], in x's precision."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
+    ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         a_cast, b_cast = a.to(x.dtype), (b * scaling).to(x.dtype)
         inner = rows @ a_cast.T  # [rows, r]
@@ -50,7 +52,8 @@ class LoraMap(torch.autograd.Function):
 
 
 class FusedLoraLinear(LoraLinear):
-    """peft's LoRA layer, fused where it is plain: unquantized, one adapter, not merged, no dropout, no autocast.
+    """peft's LoRA layer, fused where it is plain: unquantized, one adapter, not merged, no dropout, no
+    autocast.
 
     Everything else goes to peft's own forward.
     """
@@ -64,7 +67,7 @@ class FusedLoraLinear(LoraLinear):
         return LoraMap.apply(x, base.weight, base.bias, a, b, self.scaling[name])
 
     def _plain_adapter(self) -> str | None:
-        """The name of the only adapter, if it is on and adds nothing but B A x."""
+        # the name of the only adapter, if it is on and adds nothing but B A x
         active = [name for name in self.active_adapters if name in self.lora_A]
         if self.disable_adapters or self.merged or len(active) != 1:
             return None

@@ -2,8 +2,8 @@
 
     y = x / rms(x) * w          rms(x) = sqrt(mean(x^2) + eps)
 
-transformers computes this in eight operations, one of which multiplies bf16 with fp32, the slowest of all on a CPU; the
-backward pass keeps and reads as many intermediate results. Here only x and 1 / rms(x) are kept.
+transformers computes this in eight operations, one of which multiplies bf16 with fp32, the slowest of all on
+a CPU; the backward pass keeps and reads as many intermediate results. Here only x and 1 / rms(x) are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 
 class RMSNormMap(torch.autograd.Function):
-    """The map above for x [..., H] and a frozen w [H]; computes in at least fp32, returns the wider of their precisions."""
+    """The map above of x [..., H], with frozen w [H], in at least fp32; the result has the wider dtype."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -43,12 +43,7 @@ def _times(x: Tensor, factor: Tensor) -> Tensor:
 
 
 class FusedRMSNorm(nn.Module):
-    """Replacement of a model's RMSNorm, with the same weight under the same name."""
-
-    def __init__(self, weight: nn.Parameter, eps: float) -> None:
-        super().__init__()
-        self.weight = weight
-        self.eps = eps
+    """RMSNorm with a frozen weight; takes the place of a model's own class."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return RMSNormMap.apply(hidden_states, self.weight, self.eps)
@@ -56,24 +51,23 @@ class FusedRMSNorm(nn.Module):
 
 @torch.no_grad()
 def fuse_norms(model: nn.Module) -> None:
-    """Replaces every frozen RMSNorm that computes the formula above, in place."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            fused = _fused(child)
-            if fused is not None:
-                setattr(parent, name, fused)
+    """Fuses every frozen RMSNorm that computes the formula above, in place; names and weights stay."""
+    for norm in model.modules():
+        if type(norm).__name__.endswith("RMSNorm"):
+            _fuse_norm(norm)
 
 
-def _fused(norm: nn.Module) -> FusedRMSNorm | None:
-    """The replacement, if the norm is an RMSNorm and gives the same (Gemma's, for one, multiplies with 1 + w)."""
+def _fuse_norm(norm: Any) -> None:
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     parameters = dict(norm.named_parameters())
-    if not type(norm).__name__.endswith("RMSNorm") or not isinstance(eps, float) or list(parameters) != ["weight"]:
-        return None
+    if not isinstance(eps, float) or list(parameters) != ["weight"]:
+        return
     weight = parameters["weight"]
     if weight.requires_grad or weight.dim() != 1 or not weight.dtype.is_floating_point:
-        return None
-    fused = FusedRMSNorm(weight, eps)
+        return
     probe = torch.linspace(-2, 3, weight.numel(), dtype=weight.dtype, device=weight.device).expand(2, -1)
     tolerance = 4 * torch.finfo(weight.dtype).eps
-    return fused if torch.allclose(norm(probe), fused(probe), rtol=tolerance, atol=tolerance) else None
+    fused = RMSNormMap.apply(probe, weight, eps)
+    if torch.allclose(norm(probe), fused, rtol=tolerance, atol=tolerance):  # Gemma's multiplies with 1 + w
+        norm.eps = eps
+        norm.__class__ = FusedRMSNorm

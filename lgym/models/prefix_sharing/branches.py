@@ -1,7 +1,8 @@
 """Several continuations of cached sequences at once, such as the candidates of a question.
 
-The continuations of a row form a token trie, whose nodes are run together with a tree mask (Miao et al. 2023, SpecInfer,
-arXiv:2305.09781, section 4.2; Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1.2). The cache does not keep them.
+The continuations of a row form a token trie, whose nodes are run together with a tree mask (Miao et al. 2023,
+SpecInfer, arXiv:2305.09781, section 4.2; Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1.2). The cache
+does not keep them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def run_branches(
 ) -> tuple[Tensor, list[list[list[int]]]]:
     """Runs all continuations of cached rows; what those of a row have in common is run once.
 
-    The cached tokens stay as they are. The free slots behind them are written to: there must be as many as the largest
-    `build_token_trie` has nodes.
+    The cached tokens stay as they are. The free slots behind them are written to: there must be as many as
+    the largest `build_token_trie` has nodes.
 
     Args:
         llm: a model whose layout is `tree`.
@@ -38,7 +39,8 @@ def run_branches(
         continuations: for each row, token ids that continue it, each zero or more.
 
     Returns:
-        [K, H] hidden states, and for each row and each of its continuations their indices, from the row's last token on.
+        [K, H] hidden states, and for each row and each of its continuations their indices, from the row's
+        last token on.
     """
     tries = [build_token_trie(row_continuations) for row_continuations in continuations]
     rows = [row for row, trie in enumerate(tries) if trie]
@@ -56,7 +58,7 @@ def _run_tries(
 ) -> Tensor:
     device = kv_cache.lengths.device
     most = max(map(len, tries))  # M
-    tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # [R, M, M], True for a node and its ancestors
+    tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # True for a node and its ancestors
     for row_mask, trie in zip(tree_mask, tries, strict=True):
         for prefix, node in trie.items():
             if len(prefix) > 1:

@@ -2,8 +2,9 @@
 
     queries  [kv_heads, R, L, group, d]        keys and values  [kv_heads, R, S, d],  S >= P + row prefix + L
 
-Each row has the keys of the common prefix first, then those of its row prefix, then its own. Bucketing by length keeps
-padding low; the number of query-key pairs bounds the memory. A cell of a padded array is a *slot*.
+Each row has the keys of the common prefix first, then those of its row prefix, then its own. Bucketing by
+length keeps padding low; the number of query-key pairs bounds the memory. A cell of a padded array is a
+*slot*.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ KEY_MULTIPLE = 32  # a CPU's softmax takes twice as long over any other number o
 MAX_SCORES_CPU = 1 << 21
 MAX_SCORES_FUSED = 1 << 26
 
-SHORT_ROW = 64  # rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ
+# Rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ.
+SHORT_ROW = 64
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,12 @@ class KeyIndex:
     num_rows: int
     prefix_length: int  # P
     token_index: Tensor  # [R * S] int64, the token of each slot; any token where the slot is masked
-    own_tokens: slice  # the bucket's own n tokens
-    own_slots: Tensor  # [n] int64
-    row_prefix_tokens: Tensor  # [m] int64, of the longest row prefix if all rows have a part of it, else of each row's
-    row_prefix_slots: Tensor | None  # [m] int64; None where all rows have one row prefix, right behind the common one
+    bucket_tokens: slice  # the n tokens of the bucket
+    bucket_slots: Tensor  # [n] int64
+    row_prefix_tokens: (
+        Tensor  # [m] int64, of the longest row prefix if the others are parts of it, else of all
+    )
+    row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +57,10 @@ class RowBucket:
     attn_mask: Tensor  # [R, 1, L, S] bool, True where a query attends to a key
     _attn_bias: dict[Any, Tensor] = field(default_factory=dict)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None) -> Tensor:
-        """Queries [n, kv_heads, group, d] over the layer's keys and values [K, kv_heads, d] to [kv_heads, n, group, d]."""
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None
+    ) -> Tensor:
+        """[n, kv_heads, group, d] queries over the layer's [K, kv_heads, d] to [kv_heads, n, group, d]."""
         queries = _ScatterQueries.apply(q, self.token_index, self.slots, self.keys.num_rows)
         keys, values = (_ScatterKeys.apply(states, self.keys) for states in (k, v))
         shape = heads, k.shape[1], q.dtype
@@ -95,23 +101,25 @@ def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.dev
     first = sum(packed.lengths[: rows.start])
     lengths, row_prefixes = [packed.lengths[r] for r in rows], [packed.row_prefixes[r] for r in rows]
     num_tokens, length, longest = sum(lengths), max(lengths), max(row_prefixes, key=len)
-    own_start = prefix + len(longest)
-    num_keys = -(-(own_start + length) // KEY_MULTIPLE) * KEY_MULTIPLE
+    row_start = prefix + len(longest)
+    num_keys = -(-(row_start + length) // KEY_MULTIPLE) * KEY_MULTIPLE
     tokens, key_tokens = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), num_keys), np.int64)
     attn_mask = np.zeros((len(rows), 1, length, num_keys), bool)
     key_tokens[:, :prefix], attn_mask[..., :prefix] = range(prefix), True
-    attn_mask[:, 0, range(length), range(own_start, own_start + length)] = True  # padding attends to something too
-    row_prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens].numpy()
+    # padding attends to itself
+    attn_mask[:, 0, range(length), range(row_start, row_start + length)] = True
+    prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens, None].numpy()
     start = 0
     for r, (n, row_prefix) in enumerate(zip(lengths, row_prefixes, strict=True)):
         tokens[r, :n] = range(start, start + n)
         key_tokens[r, prefix : prefix + len(row_prefix)] = np.array(row_prefix, np.int64) + prefix
-        key_tokens[r, own_start : own_start + n] = range(prefix + first + start, prefix + first + start + n)
-        attn_mask[r, 0, :n, prefix:own_start] = np.arange(len(longest)) < row_prefix_lengths[start : start + n, None]
-        attn_mask[r, 0, :n, own_start : own_start + n] = packed.attn_masks[rows[r]]
+        key_tokens[r, row_start : row_start + n] = range(prefix + first + start, prefix + first + start + n)
+        attn_mask[r, 0, :n, prefix:row_start] = np.arange(len(longest)) < prefix_lengths[start : start + n]
+        attn_mask[r, 0, :n, row_start : row_start + n] = packed.attn_masks[rows[r]]
         start += n
     row, column = (np.arange(length) < np.array(lengths)[:, None]).nonzero()
-    prefix_row, prefix_column = (np.arange(len(longest)) < np.array([len(p) for p in row_prefixes])[:, None]).nonzero()
+    row_prefix_lengths = np.array(list(map(len, row_prefixes)))
+    prefix_row, prefix_column = (np.arange(len(longest)) < row_prefix_lengths[:, None]).nonzero()
     prefix_slots = prefix_row * num_keys + prefix + prefix_column
     nested = all(longest[: len(row_prefix)] == row_prefix for row_prefix in row_prefixes)
 
@@ -122,8 +130,8 @@ def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.dev
         num_rows=len(rows),
         prefix_length=prefix,
         token_index=to_device(key_tokens.reshape(-1)),
-        own_tokens=slice(prefix + first, prefix + first + num_tokens),
-        own_slots=to_device(row * num_keys + own_start + column),
+        bucket_tokens=slice(prefix + first, prefix + first + num_tokens),
+        bucket_slots=to_device(row * num_keys + row_start + column),
         row_prefix_tokens=to_device(
             np.array(longest, np.int64) + prefix if nested else key_tokens.reshape(-1)[prefix_slots]
         ),
@@ -163,7 +171,9 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, scale: flo
     return out.unflatten(1, (kv_heads, group)).permute(1, 0, 3, 2, 4)
 
 
-def _attend_eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None) -> Tensor:
+def _attend_eager(
+    q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None
+) -> Tensor:
     # faster on a CPU, whose fused kernel is slow in such short rows, most of all backward
     rows, k, v = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if softcap is None:
@@ -174,14 +184,14 @@ def _attend_eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: flo
 
 
 def make_attn_bias(attn_mask: Tensor, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-    """[R, 1, L, S] bool to the additive [kv_heads * R, L * (heads / kv_heads), S]: 0, or the least number if masked."""
+    """Additive [kv_heads * R, L * heads / kv_heads, S] of a bool [R, 1, L, S]: 0, or the least number."""
     attn_bias = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device)
     attn_bias.masked_fill_(~attn_mask, torch.finfo(dtype).min)
     return attn_bias.squeeze(1).repeat_interleave(heads // kv_heads, dim=1).repeat(kv_heads, 1, 1)
 
 
 class _ScatterQueries(torch.autograd.Function):
-    """Tokens [n, kv_heads, ...] to slots [kv_heads, R, L, ...]. Padding holds any token, and has no gradient."""
+    """Tokens [n, kv_heads, ...] to slots [kv_heads, R, L, ...]. Padding holds any token, without gradient."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, token_index: Tensor, slots: Tensor, num_rows: int) -> Tensor:
@@ -196,7 +206,7 @@ class _ScatterQueries(torch.autograd.Function):
 
 
 class _ScatterKeys(torch.autograd.Function):
-    """A layer's keys or values [K, kv_heads, d] to slots [kv_heads, R, S, d]. Masked slots have a gradient of 0."""
+    """A layer's keys or values [K, kv_heads, d] to slots [kv_heads, R, S, d]; masked ones have gradient 0."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, keys: KeyIndex) -> Tensor:
@@ -210,7 +220,7 @@ class _ScatterKeys(torch.autograd.Function):
         keys: KeyIndex = ctx.keys
         total = grad.new_zeros(grad.shape[0], ctx.num_states, grad.shape[-1])
         total[:, : keys.prefix_length] = grad[:, :, : keys.prefix_length].sum(1)
-        total[:, keys.own_tokens] = grad.flatten(1, 2).index_select(1, keys.own_slots)
+        total[:, keys.bucket_tokens] = grad.flatten(1, 2).index_select(1, keys.bucket_slots)
         if len(keys.row_prefix_tokens):
             if keys.row_prefix_slots is None:
                 end = keys.prefix_length + len(keys.row_prefix_tokens)

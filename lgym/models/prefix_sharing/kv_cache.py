@@ -1,6 +1,7 @@
 """KV caches of sequences that are continued: responses that are being generated, and conversations.
 
-The prefix that all sequences share is stored once, and what follows it in a row per sequence (cascade attention):
+The prefix that all sequences share is stored once, and what follows it in a row per sequence (cascade
+attention):
 
     prefix_kv   keys [kv_heads, P, d]
     suffix_kv   keys [S, kv_heads, T, d]
@@ -63,11 +64,13 @@ class KVCache:
         )
 
     def shorten_prefix(self, length: int) -> KVCache:
-        """The same sequences with a prefix of at most `length` tokens; the rest of it moves to every suffix."""
+        """The same sequences with a prefix of at most `length` tokens; its rest moves to every suffix."""
         if length >= len(self.prefix_ids):
             return self
         moved_ids = self.prefix_ids[length:]
-        moved = map_kv(lambda states: states[None, :, length:].expand(self.num_rows, -1, -1, -1), self.prefix_kv)
+        moved = map_kv(
+            lambda states: states[None, :, length:].expand(self.num_rows, -1, -1, -1), self.prefix_kv
+        )
         suffix_kv: KVStates = {
             module: (torch.cat([moved[module][0], keys], dim=2), torch.cat([moved[module][1], values], dim=2))
             for module, (keys, values) in self.suffix_kv.items()
@@ -132,7 +135,7 @@ class DecodeStep:
     max_length: int  # of the longest suffix, new tokens included
     row_index: Tensor  # [n] int64, the row of each token
     positions: Tensor  # [n] int64, the position of each token in its suffix
-    slots: Tensor | None  # [n] int64, the slot of each token among the R * M queries; None for one token per row
+    slots: Tensor | None  # [n] int64, the slot of each token among R * M queries; None for one token per row
     masked: Tensor  # [R, 1, M, max_length] bool, True where a query does not attend to a position
 
     @staticmethod
@@ -141,7 +144,9 @@ class DecodeStep:
         lengths = kv_cache.lengths[rows]
         keys = torch.arange(max_length, device=rows.device)
         if counts is None:
-            return DecodeStep(kv_cache, rows, max_length, rows, lengths, None, (keys > lengths[:, None])[:, None, None])
+            return DecodeStep(
+                kv_cache, rows, max_length, rows, lengths, None, (keys > lengths[:, None])[:, None, None]
+            )
         steps = torch.arange(int(counts.max()), device=rows.device)
         real = steps < counts[:, None]  # [R, M]
         positions = lengths[:, None] + steps
@@ -172,13 +177,13 @@ class DecodeStep:
         return self._gather(out + torch.einsum("rhgmp,hpd->rhgmd", prefix_weights, prefix_values))
 
     def _scatter(self, q: Tensor, kv_heads: int) -> Tensor:
-        """[n, heads, d] to [R, kv_heads, group, M, d]."""
+        # [n, heads, d] to [R, kv_heads, group, M, d]
         if self.slots is not None:
             padded = q.new_zeros((self.masked.shape[0] * self.masked.shape[2], *q.shape[1:]))
             q = padded.index_copy(0, self.slots, q)
         return q.view(len(self.rows), -1, kv_heads, q.shape[1] // kv_heads, q.shape[2]).permute(0, 2, 3, 1, 4)
 
     def _gather(self, out: Tensor) -> Tensor:
-        """[R, kv_heads, group, M, d] to [n, heads, d]."""
+        # [R, kv_heads, group, M, d] to [n, heads, d]
         out = out.permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
         return out if self.slots is None else out[self.slots]

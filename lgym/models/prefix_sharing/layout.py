@@ -16,7 +16,8 @@ from lgym.types import ConfigError
 PROBE_PROMPT = 6
 PROBES = ((3, 4, 5, 6, 7, 8, 9, 10), (3, 4, 5, 6, 7, 8, 12, 13))
 
-# Differences in nats that rounding in another order may cause. Accelerators may multiply fp32 with fewer digits (TF32).
+# Differences in nats that rounding in another order may cause. Accelerators may multiply fp32 with fewer
+# digits (TF32).
 TOLERANCES = {torch.bfloat16: 0.5, torch.float16: 0.1}
 CPU_TOLERANCE = 1e-3
 ACCELERATOR_TOLERANCE = 0.05
@@ -24,10 +25,11 @@ ACCELERATOR_TOLERANCE = 0.05
 
 @torch.no_grad()
 def select_layout(llm: ValueHeadLLM) -> None:
-    """Selects the first of the layouts `tree`, `prefix_cache` and `padded` that agrees with the model's own forward.
+    """Selects the first of the layouts `tree`, `prefix_cache` and `padded` that agrees with the model's own
+    forward.
 
-    `padded` is for models without a KV cache, with masks of their own, or that count positions themselves; it comes
-    with a warning.
+    `padded` is for models without a KV cache, with masks of their own, or that count positions themselves; it
+    comes with a warning.
 
     Raises:
         ValueError: if `padded` differs too, so that the model scales its logits in a way of its own.
@@ -35,7 +37,8 @@ def select_layout(llm: ValueHeadLLM) -> None:
     logits = [llm.causal_lm(input_ids=torch.tensor([probe], device=llm.device)).logits for probe in PROBES]
     expected = [probe[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for probe in logits]
     tolerance = _tolerance(llm)
-    convolves = any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules())  # which mixes neighbors in a row
+    # a convolution would mix neighbors in a row
+    convolves = any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules())
     for layout in get_args(Layout)[-1:] if convolves else get_args(Layout):
         llm.layout = layout
         difference = _largest_difference(llm, expected)
@@ -44,13 +47,14 @@ def select_layout(llm: ValueHeadLLM) -> None:
     kind = llm.causal_lm.config.model_type
     if difference > tolerance:
         raise ConfigError(
-            f"{llm.name}: log-probabilities computed by lgym differ from the model's own by {difference:.2g}. Its "
-            f"architecture ({kind}) scales its logits in a way of its own; please report it."
+            f"{llm.name}: log-probabilities computed by lgym differ from the model's own by "
+            f"{difference:.2g}. Its architecture ({kind}) scales its logits in a way of its own; please "
+            "report it."
         )
     if llm.layout == "padded":
         warnings.warn(
-            f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same results, more "
-            "slowly.",
+            f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same "
+            "results, more slowly.",
             stacklevel=2,
         )
 
@@ -73,4 +77,6 @@ def _largest_difference(llm: ValueHeadLLM, expected: list[Tensor]) -> float:
         return float("inf")
     targets = torch.arange(20, device=llm.device).expand(len(states), -1)
     logprobs = llm.lm_head.chosen_logits(states, targets) - llm.lm_head.log_normalizers(states)[:, None]
-    return max(float((logprobs[rows] - probe).abs().max()) for rows, probe in zip(index, expected, strict=True))
+    return max(
+        float((logprobs[rows] - probe).abs().max()) for rows, probe in zip(index, expected, strict=True)
+    )

@@ -1,18 +1,19 @@
 """Packing of token sequences that share prefixes, so that every distinct token is computed once.
 
-The sequences are the branches of a token trie. A packed row holds a part of the trie, flattened depth first. A token
-attends to its ancestors alone, so its hidden state is the one that it has in its own sequence:
+The sequences are the branches of a token trie. A packed row holds a part of the trie, flattened depth first.
+A token attends to its ancestors alone, so its hidden state is the one that it has in its own sequence:
 
     the cat sat          packed row:  the  cat  sat  ran
     the cat ran          position:     0    1    2    2
                          parent:       -    0    1    1
 
-A row that continues tokens of earlier rows has them as its *row prefix*: it attends to their keys and values and does
-not compute them again.
+A row that continues tokens of earlier rows has them as its *row prefix*: it attends to their keys and values
+and does not compute them again.
 
 The results are exact. Attention along a token trie is the tree attention of SpecInfer (Miao et al. 2023,
-arXiv:2305.09781, section 4.2). Sharing prefixes by a radix tree is the idea of SGLang's RadixAttention (Zheng et al.
-2023, arXiv:2312.07104, section 3); here it works within one batch, and gradients flow through the shared tokens.
+arXiv:2305.09781, section 4.2). Sharing prefixes by a radix tree is the idea of SGLang's RadixAttention (Zheng
+et al. 2023, arXiv:2312.07104, section 3); here it works within one batch, and gradients flow through the
+shared tokens.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from torch import Tensor
 
 TokenIds = tuple[int, ...]
 
-# A row of n tokens that recomputes s tokens wastes s / n of its work, and its attention grows with n. On a CPU the sum
-# is least at n = sqrt(ROW_GROWTH * row_length * s).
+# A row of n tokens that recomputes s tokens wastes s / n of its work, and its attention grows with n. On a
+# CPU the sum is least at n = sqrt(ROW_GROWTH * row_length * s).
 ROW_GROWTH = 12
 
 # A row recomputes up to row_length / RECOMPUTE_DIVISOR tokens rather than have a row prefix.
@@ -44,7 +45,9 @@ class PackedRows:
     positions: Tensor  # [N] int64, distance from the start of the sequence
     lengths: tuple[int, ...]  # tokens of each row
     attn_masks: tuple[np.ndarray, ...]  # per row of L tokens [L, L] bool, True where query i attends to key j
-    row_prefixes: tuple[tuple[int, ...], ...]  # per row, indices of the earlier tokens that it continues, by position
+    row_prefixes: tuple[
+        tuple[int, ...], ...
+    ]  # per row, indices of the earlier tokens that it continues, by position
     row_prefix_lengths: Tensor  # [N] int64, leading tokens of its row prefix that each token attends to
     token_index: tuple[tuple[int, ...], ...]  # per sequence, the index of each of its tokens
 
@@ -61,14 +64,6 @@ class PackedRows:
     def pad(self, column: Tensor) -> Tensor:
         """[N] numbers as padded rows [R, L], with 0 for padding."""
         return column.new_zeros(self.token_mask.shape).masked_scatter(self.token_mask, column)
-
-    def padded_attn_mask(self) -> Tensor:
-        """[R, L, L] bool, for rows without row prefixes; padding attends to itself alone."""
-        length = max(self.lengths)
-        padded = torch.eye(length, dtype=torch.bool).repeat(len(self.lengths), 1, 1)
-        for row, attn_mask in zip(padded, self.attn_masks, strict=True):
-            row[: len(attn_mask), : len(attn_mask)] = torch.from_numpy(attn_mask)
-        return padded
 
 
 def common_prefix_length(sequences: Sequence[TokenIds]) -> int:
@@ -93,8 +88,8 @@ def split_micro_batches(
 
     Args:
         prompts: token ids.
-        max_tokens: distinct tokens of a micro-batch behind the prefix that all prompts share. A prompt that has more
-            is a micro-batch by itself.
+        max_tokens: distinct tokens of a micro-batch behind the prefix that all prompts share. A prompt that
+            has more is a micro-batch by itself.
         cached_lengths: leading tokens of each prompt that are in a KV cache.
         extra_tokens: tokens that continue each prompt.
 
@@ -124,9 +119,10 @@ def pack(
 ) -> PackedRows:
     """Packs sequences of at least one token into rows of about `row_length` tokens.
 
-    In sorted order the neighbor before a sequence has the longest prefix in common with it. A sequence joins the last
-    row while that has room for its new tokens; the more it shares, the longer the row may grow (`ROW_GROWTH`).
-    Otherwise it starts a new row, whose row prefix is what it shares. A short one is recomputed (`RECOMPUTE_DIVISOR`).
+    In sorted order the neighbor before a sequence has the longest prefix in common with it. A sequence joins
+    the last row while that has room for its new tokens; the more it shares, the longer the row may grow
+    (`ROW_GROWTH`). Otherwise it starts a new row, whose row prefix is what it shares. A short one is
+    recomputed (`RECOMPUTE_DIVISOR`).
 
     Args:
         sequences: token ids.
@@ -152,8 +148,8 @@ def pack(
 
 
 def _max_row_length(row_length: int, shared: int, longest: int, row_prefixes: bool) -> int:
-    """Length up to which a row may grow for a sequence that shares so many tokens with the last one."""
-    grown = isqrt(ROW_GROWTH * row_length * shared) // 32 * 32  # a CPU multiplies 66 columns more slowly than 96
+    # a CPU multiplies 66 columns more slowly than 96
+    grown = isqrt(ROW_GROWTH * row_length * shared) // 32 * 32
     if not row_prefixes:  # a new row would recompute all that is shared
         return max(longest, grown, min(8 * shared, 8 * row_length), 2 * shared)
     return max(row_length, grown, shared + row_length if 2 * shared > row_length else 0)
@@ -163,7 +159,7 @@ def _max_row_length(row_length: int, shared: int, longest: int, row_prefixes: bo
 class _Row:
     prefix: _Path
     token_ids: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)  # positions in the row; -1 for none, or one in the row prefix
+    parents: list[int] = field(default_factory=list)  # places in the row; -1 if not in it
     positions: list[int] = field(default_factory=list)
     prefix_lengths: list[int] = field(default_factory=list)
 

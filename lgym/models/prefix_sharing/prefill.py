@@ -1,8 +1,8 @@
 """Prefill: prompts are run into a KV cache, but for what earlier caches hold of them.
 
-A prompt that begins with the tokens of a cached row, as each turn of a growing conversation does, costs only its new
-tokens. This is prefix caching as in vLLM and in SGLang's RadixAttention (Zheng et al. 2023, arXiv:2312.07104, section
-3), for whole cached rows.
+A prompt that begins with the tokens of a cached row, as each turn of a growing conversation does, costs only
+its new tokens. This is prefix caching as in vLLM and in SGLang's RadixAttention (Zheng et al. 2023,
+arXiv:2312.07104, section 3), for whole cached rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from lgym.models.prefix_sharing.tree_attention import KVStates
 
 
 def prefill(
-    llm: ValueHeadLLM, prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache], *, free_slots: int, row_length: int
+    llm: ValueHeadLLM,
+    prompts: Sequence[TokenIds],
+    kv_caches: Sequence[KVCache],
+    *,
+    free_slots: int,
+    row_length: int,
 ) -> tuple[KVCache, Tensor]:
     """Runs prompts, but for what KV caches hold of them.
 
@@ -37,23 +42,26 @@ def prefill(
         The KV cache of the S prompts, and [S, H] hidden states at their last tokens.
     """
     matches = _match_prefixes(prompts, kv_caches)
-    parts: list[KVCache] = []
     order: list[int] = []
+    parts: list[KVCache] = []
     hidden: list[Tensor] = []
     for number, kv_cache in enumerate(kv_caches):
         continued = [i for i, match in matches.items() if match[0] == number]
-        if not continued:
-            continue
-        new_ids = [prompts[i][matches[i][2] :] for i in continued]
-        part = kv_cache.select([matches[i][1] for i in continued], free_slots + max(map(len, new_ids)))
-        states = part.extend(llm, range(len(continued)), new_ids)
-        parts, order = [*parts, part], order + continued
-        hidden.append(states[torch.tensor([len(ids) for ids in new_ids], device=llm.device).cumsum(0) - 1])
+        if continued:
+            new_ids = [prompts[i][matches[i][2] :] for i in continued]
+            part = kv_cache.select([matches[i][1] for i in continued], free_slots + max(map(len, new_ids)))
+            states = part.extend(llm, range(len(continued)), new_ids)
+            hidden.append(
+                states[torch.tensor([len(ids) for ids in new_ids], device=llm.device).cumsum(0) - 1]
+            )
+            parts.append(part)
+            order += continued
     new = [i for i in range(len(prompts)) if i not in matches]
     for batch in split_micro_batches([prompts[i] for i in new], tokens_per_forward(llm.device)):
         part, states = _prefill_new(llm, [prompts[new[n]] for n in batch], free_slots, row_length)
-        parts, order = [*parts, part], order + [new[n] for n in batch]
         hidden.append(states)
+        parts.append(part)
+        order += [new[n] for n in batch]
     joined = concat_kv_caches(parts)
     if order == sorted(order) and len(parts) == 1:
         return joined, hidden[0]
@@ -65,8 +73,12 @@ def prefill(
 def _match_prefixes(
     prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]
 ) -> dict[int, tuple[int, int, int]]:
-    """Longest cached prefix, at least a token shorter than the prompt: by prompt the cache, its row, and the length."""
-    rows = {c.prefix_ids + suffix: (n, row) for n, c in enumerate(kv_caches) for row, suffix in enumerate(c.suffix_ids)}
+    """Cache, row and length of the longest cached prefix, by prompt; at least its last token is left."""
+    rows = {
+        c.prefix_ids + suffix: (n, row)
+        for n, c in enumerate(kv_caches)
+        for row, suffix in enumerate(c.suffix_ids)
+    }
     lengths = sorted({len(ids) for ids in rows}, reverse=True)
     matches = {}
     for i, prompt in enumerate(prompts):
@@ -99,7 +111,9 @@ def _prefill_new(
     device = llm.device
     distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     sequence_index = torch.tensor([distinct[prompt] for prompt in prompts], device=device)
-    prefix, packed = llm.pack_sequences(list(distinct), [len(prompt) for prompt in distinct], row_length=row_length)
+    prefix, packed = llm.pack_sequences(
+        list(distinct), [len(prompt) for prompt in distinct], row_length=row_length
+    )
     recorded: KVStates = {}
     hidden = llm.run_tree(prefix, packed, recorded)
     ends = torch.tensor([index[-1] for index in packed.token_index], device=device)

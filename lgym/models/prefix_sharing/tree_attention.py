@@ -1,12 +1,13 @@
 """Tree attention: one unpadded row with the tokens of the common prefix, then those of every packed row.
 
-Linear layers and norms see this row as it is. Attention alone lays the tokens out as padded rows, each behind the keys
-and values of the common prefix and of its row prefix:
+Linear layers and norms see this row as it is. Attention alone lays the tokens out as padded rows, each behind
+the keys and values of the common prefix and of its row prefix:
 
-    query  [1, heads, P + N, d]  ->  P tokens, causal  |  buckets of R rows, L queries over P + row prefix + L keys
+    query  [1, heads, P + N, d]  ->  P tokens, causal  |  R rows of L queries over P + row prefix + L keys
 
-(Attention along a token trie: SpecInfer, Miao et al. 2023, arXiv:2305.09781, section 4.2.) The function is registered
-with transformers, so that a model calls it in place of its own attention. A call without a layout goes to the latter.
+(Attention along a token trie: SpecInfer, Miao et al. 2023, arXiv:2305.09781, section 4.2.) The function is
+registered with transformers, so that a model calls it in place of its own attention. A call without a layout
+goes to the latter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KVStates = dict[nn.Module, tuple[Tensor, Tensor]]  # keys and values by attentio
 
 
 class AttentionLayout(Protocol):
-    """How the tokens of one row attend to each other and to cached ones."""
+    """Rule by which the tokens of one row attend to each other and to cached ones."""
 
     def attend(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
@@ -60,7 +61,7 @@ class TreeLayout(AttentionLayout):
     def attend(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
     ) -> Tensor:
-        """Keys and values are those of the P + N tokens; queries too, or those of the N if the prefix is cached."""
+        """Takes the keys of P + N tokens, and the queries of all or, if the prefix is cached, of the N."""
         if self.recorded is not None:
             self.recorded[module] = k, v
         sizes = [bucket.num_tokens for bucket in self.buckets]
@@ -125,12 +126,12 @@ def tree_attention(
         raise ValueError("Attention sinks are not supported in this layout.")
     scale, softcap = kwargs.get("scaling"), kwargs.get("softcap")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    q, k, v = (_to_autocast_dtype(states[0].transpose(0, 1)) for states in (query, key, value))  # [tokens, heads, d]
+    q, k, v = (_to_autocast_dtype(states[0].transpose(0, 1)) for states in (query, key, value))
     return layout.attend(module, q, k, v, scale, softcap)[None], None
 
 
 def soft_cap(x: Tensor, bound: float | None) -> Tensor:
-    """Soft cap of Gemma 2 (2024, arXiv:2408.00118, section 2): bound * tanh(x / bound); None leaves x as it is."""
+    """bound * tanh(x / bound), Gemma 2's soft cap (2024, arXiv:2408.00118, section 2); None is no bound."""
     return x if bound is None else torch.tanh(x / bound) * bound
 
 

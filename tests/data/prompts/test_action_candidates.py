@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from helpers import echo, tiny
+from helpers.learners import RecordingLearner, attach
+from helpers.scripted import TextSpeaker
 from lgym.cli.check.random_play import ask
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.prompt_builder import PromptBuilder
@@ -51,14 +51,12 @@ def test_candidates_are_asked_for_once_an_observation():
     assert asked[1:] == [2]
 
 
-def test_an_agent_without_candidates_needs_a_policy_that_speaks():
+def test_an_agent_without_candidates_needs_a_text_generating_policy():
     """Told when the run is set up, which is before a model is loaded."""
     data = module(agent_with(candidates=lambda self, o, i: None))
-    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(chooses=True))
     with pytest.raises(ValueError, match=r"SomeAgent offers no candidates.*actions"):
-        data.setup("fit")
-    data.trainer.lightning_module = SimpleNamespace(chooses=False, imitates=False)
-    data.setup("fit")
+        attach(data, RecordingLearner()).setup("fit")
+    attach(data, RecordingLearner(TextSpeaker())).setup("fit")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +67,11 @@ def test_an_agent_without_candidates_needs_a_policy_that_speaks():
         ({"fallback": "default", "default_action": 3}, r"default_action 3 is not in"),
     ],
 )
-def test_a_speaking_agents_mistakes_are_told_when_the_run_is_set_up(members, message):
+def test_mistakes_of_reading_free_text_are_found_when_the_run_is_set_up(members, message):
     """Otherwise they surface at the first reply that cannot be read."""
     data = module(agent_with(candidates=lambda self, o, i: None, **members))
-    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(chooses=False))
     with pytest.raises(ValueError, match=message):
-        data.setup("fit")
+        attach(data, RecordingLearner(TextSpeaker())).setup("fit")
 
 
 @pytest.mark.parametrize(
@@ -111,33 +108,33 @@ def builder(template=tiny.TEMPLATE, context_length=2048, prompt="Be brief."):
 
 def test_the_prompt_is_the_template_token_for_token():
     """Encoding the rendered text must add nothing (LlamaGym doubled the BOS)."""
-    made = builder().context("red", ["a", "b"])
+    made = builder().prompt("red", ["a", "b"])
     text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nred<|im_end|>\n<|im_start|>assistant\n"
-    assert tiny.tokenizer().decode(made.prompt_ids) == text
-    assert made.prompt_ids == tuple(tiny.tokenizer().encode(text))
+    assert tiny.tokenizer().decode(made.token_ids) == text
+    assert made.token_ids == tuple(tiny.tokenizer().encode(text))
     assert [tiny.tokenizer().decode(ids) for ids in made.candidate_ids] == ["a", "b"]
 
 
 def test_equal_questions_are_the_same_object():
-    """The rollout's table is keyed by identity."""
+    """Rendering and encoding the same prompt again would be work for nothing."""
     made = builder()
-    assert made.context("red", ["a", "b"]) is made.context("red", ["a", "b"])
-    assert made.context("red", ["a", "b"]) is not made.context("red", ["b", "a"])
+    assert made.prompt("red", ["a", "b"]) is made.prompt("red", ["a", "b"])
+    assert made.prompt("red", ["a", "b"]) is not made.prompt("red", ["b", "a"])
 
 
 def test_what_is_kept_is_bounded_by_its_tokens(monkeypatch):
-    """However many contexts: a thousand long ones could fill the memory. Here two of them are too many."""
-    size = len(builder().context("x" * 50, ["a"]).prompt_ids) + 1  # with the candidate's token
+    """However many prompts: a thousand long ones could fill the memory. Here two of them are too many."""
+    size = len(builder().prompt("x" * 50, ["a"]).token_ids) + 1  # with the candidate's token
     monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 2 * size - 1)
     made = builder()
-    first = made.context("x" * 50, ["a"])
-    assert made.context("x" * 50, ["a"]) is first
-    made.context("y" * 50, ["a"])
-    assert made.context("x" * 50, ["a"]) is not first
-    assert len(made._contexts) == 1
+    first = made.prompt("x" * 50, ["a"])
+    assert made.prompt("x" * 50, ["a"]) is first
+    made.prompt("y" * 50, ["a"])
+    assert made.prompt("x" * 50, ["a"]) is not first
+    assert len(made._prompts) == 1
     monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 2 * size)
-    made.context("y" * 50, ["a"])
-    assert len(made._contexts) == 2
+    made.prompt("y" * 50, ["a"])
+    assert len(made._prompts) == 2
 
 
 def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():
@@ -146,18 +143,18 @@ def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():
         "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
         + tiny.TEMPLATE
     )
-    text = tiny.tokenizer().decode(builder(template).context("red", ["a"]).prompt_ids)
+    text = tiny.tokenizer().decode(builder(template).prompt("red", ["a"]).token_ids)
     assert text == "<|im_start|>user\nBe brief.\n\nred<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_prompt_longer_than_the_context_says_by_how_much():
     """Where not even an observation of which nothing is left would fit."""
     made = builder(context_length=200)
-    assert made.context("x" * 50, ["a"])
+    assert made.prompt("x" * 50, ["a"])
     with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*system prompt"):
-        builder(context_length=200, prompt="Be brief." * 20).context("x" * 300, ["a"])
+        builder(context_length=200, prompt="Be brief." * 20).prompt("x" * 300, ["a"])
     with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*candidates"):
-        made.context("x", ["a" * 200])
+        made.prompt("x", ["a" * 200])
 
 
 def test_candidates_that_tokenise_alike_are_refused():
@@ -165,10 +162,10 @@ def test_candidates_that_tokenise_alike_are_refused():
     made = builder()
     made._tokenizer._tokenizer.normalizer = __import__("tokenizers").normalizers.Lowercase()
     with pytest.raises(ValueError, match="'Go' and 'go' are the same tokens"):
-        made.context("red", ["Go", "go"])
+        made.prompt("red", ["Go", "go"])
 
 
 def test_a_candidate_without_text_is_refused():
     """It has no likelihood."""
     with pytest.raises(ValueError, match="'' has no tokens"):
-        builder().context("red", ["", "go"])
+        builder().prompt("red", ["", "go"])

@@ -6,49 +6,46 @@ import multiprocessing
 import os
 import signal
 from functools import partial
-from types import SimpleNamespace
 
 import gymnasium
 import pytest
-from lgym.data.collector import Collector
-from lgym.data.slot import Slot
 
 from helpers import echo, memories, tiny
+from helpers.collectors import make_runner
+from helpers.learners import RecordingLearner, attach
 from helpers.runs import checkpoint, lgym
-from helpers.scripted import Chooser
+from helpers.scripted import CandidateScorer, text_response
 from helpers.worlds import RoomsAgent
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.rollout.collector import Collector
 from lgym.envs import make_env
 from lgym.envs.workers import worker_envs
 from lgym.memory import EpisodicMemory, Memory, RememberedTurn, WorkingMemory
-from lgym.types import Said
 
 
-def slot(env_id, agent, *, working=None, episodic=None, env=None, builder=None, **settings):
+def runner(env_id, agent, *, working=None, episodic=None, env=None, builder=None, **settings):
     builder = builder or PromptBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     env = env or gymnasium.make(env_id, max_episode_steps=5)
-    return Slot(env, agent, builder, memory_prompt=MemoryPrompt(agent, working, episodic), **settings)
+    return make_runner(env, agent, builder, memory=MemoryPrompt(agent, working, episodic), **settings)
 
 
-def collector(memory, num_envs=2, env_id="Counting-v0", agent=None, envs=None, **settings):
+def collector(memory, num_envs=2, env_id="Counting-v0", agent=None, envs=None):
     """One that trains: it reads the memory and writes it."""
     agent = agent or echo.CountingAgent()
     builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 4096)
     shared = {"working": WorkingMemory(), "episodic": memory, "builder": builder}
-    slots = [slot(env_id, agent, env=env, **shared) for env in envs or [None] * num_envs]
-    return Collector(
-        slots, 100, remember=partial(memory.store, summarize=partial(summary, agent)), **settings
-    )
+    runners = [runner(env_id, agent, env=env, **shared) for env in envs or [None] * num_envs]
+    return Collector(runners, 100, remember=partial(memory.store, summarize=partial(summary, agent)))
 
 
-def say(made, *answers):
-    """What the model reads at first, and after each answer."""
-    shown = [made.context.observation_text]
-    for answer in answers:
-        made.step(Said(answer, answer, tuple(tiny.tokenizer().encode(answer)), True))
-        shown.append(made.context.observation_text)
+def answer(player, *texts):
+    """The observation text at first, and after each answer."""
+    shown = [player.prompt.observation_text]
+    for text in texts:
+        player.step(text_response(text))
+        shown.append(player.prompt.observation_text)
     return shown
 
 
@@ -67,41 +64,41 @@ def test_memories_stand_above_the_observation():
 
 def test_the_window_moves_with_the_episode_and_begins_anew():
     """Later-v0 shows a word and then asks: what is read in the second turn has the first."""
-    made = slot("Later-v0", memories.LaterAgent(), working=WorkingMemory())
+    player = runner("Later-v0", memories.LaterAgent(), working=WorkingMemory())
     for seed in (0, 1):
-        made.reset(seed)
-        word, second = made.context.observation_text, say(made, "green")[1]
+        player.reset(seed)
+        word, second = player.prompt.observation_text, answer(player, "green")[1]
         assert word in echo.WORDS
         assert second == f"This episode:\n{word} -> green (+0)\nNow:\nwhich?"
         assert (
             tiny.tokenizer()
-            .decode(made.context.prompt_ids)
+            .decode(player.prompt.token_ids)
             .endswith("which?<|im_end|>\n<|im_start|>assistant\n")
         )
-        assert made.turns == [RememberedTurn(word, "green", 0.0)]
+        assert player.turns == [RememberedTurn(word, "green", 0.0)]
 
 
 def test_a_reply_that_could_not_be_read_is_remembered_too():
     """The same observation again, and above it what was said to it and what that cost."""
     agent = type("Agent", (memories.LaterAgent,), {"penalty": -0.5})()
-    made = slot("Later-v0", agent, working=WorkingMemory(), chooses=False)
-    made.reset(0)
-    word, again, _ = say(made, "hm", "red")
+    player = runner("Later-v0", agent, working=WorkingMemory(), scores_candidates=False)
+    player.reset(0)
+    word, again, _ = answer(player, "hm", "red")
     assert again == f"This episode:\n{word} -> hm (-0.5)\nNow:\n{word}"
-    assert made.turns == [RememberedTurn(word, "hm", -0.5), RememberedTurn(word, "red", 0.0)]
+    assert player.turns == [RememberedTurn(word, "hm", -0.5), RememberedTurn(word, "red", 0.0)]
 
 
 def test_all_of_a_rollout_recalls_the_same():
     """What its episodes were is stored when it ends: no prompt of Echo's three becomes two."""
     memory = EpisodicMemory(min_similarity=1, top_k=1)
     player = collector(memory, env_id="Echo-v0", agent=echo.EchoAgent())
-    first, second = (player.play(Chooser(), None, episodes=60) for _ in range(2))
-    assert sorted(context.observation_text for context in first.contexts) == sorted(echo.WORDS)
-    assert len(second.contexts) == 3
-    for context in second.contexts:
-        assert context.observation_text.startswith("Earlier episodes:\n")
-        word = context.observation_text.splitlines()[-1]
-        assert context.observation_text.splitlines()[1].startswith(f"{word} -> ")
+    first, second = (player.play(CandidateScorer(), None, episodes=60) for _ in range(2))
+    assert sorted(prompt.observation_text for prompt in first.prompts) == sorted(echo.WORDS)
+    assert len(second.prompts) == 3
+    for prompt in second.prompts:
+        _, similar, *_, word = prompt.observation_text.splitlines()
+        assert prompt.observation_text.startswith("Earlier episodes:\n")
+        assert similar.startswith(f"{word} -> ")
 
 
 @pytest.mark.parametrize("unit", ["turn", "episode"])
@@ -113,7 +110,7 @@ def test_which_environment_played_makes_no_difference(unit):
         envs = [gymnasium.make("Rooms-v0", text=False, max_episode_steps=9) for _ in range(num_envs)]
         player = collector(memory, agent=RoomsAgent(), envs=envs)
         for _ in range(3):
-            player.play(Chooser(), None, episodes=7)
+            player.play(CandidateScorer(), None, episodes=7)
         states.append(memory.state_dict())
     assert states[0] == states[1] == states[2]
     assert len(states[0]["entries"]) == 12
@@ -123,13 +120,13 @@ def test_an_episode_over_two_rollouts_is_stored_when_it_ends():
     """Episodes of five turns: none has ended after three, and then each is stored whole."""
     memory = EpisodicMemory("episode", max_characters=1000)
     player = collector(memory)
-    player.play(Chooser(), None, turns=6)
+    player.play(CandidateScorer(), None, turns=6)
     assert len(memory) == 0
-    player.play(Chooser(), None, turns=6)
+    player.play(CandidateScorer(), None, turns=6)
     found = memory.state_dict()["entries"]
     assert [text.count("->") for _, _, text, *_ in found] == [5, 5]
     assert [mean for _, _, _, mean, *_ in found] == [15.0, 15.0]  # 1 + 2 + 3 + 4 + 5
-    player.play(Chooser(), None, turns=6)
+    player.play(CandidateScorer(), None, turns=6)
     assert memory.state_dict()["entries"] == found, "stored twice"
 
 
@@ -137,7 +134,7 @@ def test_an_episode_over_two_rollouts_is_stored_when_it_ends():
 def test_an_episode_that_was_dropped_is_stored_once():
     """A worker is killed in its third turn; what is remembered is as if nothing had happened."""
     expected, memory = EpisodicMemory(), EpisodicMemory()
-    collector(expected).play(Chooser(), None, episodes=4)
+    collector(expected).play(CandidateScorer(), None, episodes=4)
     player = collector(memory, envs=worker_envs(partial(make_env, "Counting-v0", {}, 5), 2, 20.0))
     steps = iter(range(100))
 
@@ -145,7 +142,7 @@ def test_an_episode_that_was_dropped_is_stored_once():
         if next(steps) == 2:
             os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    rollout = player.play(Chooser(), None, episodes=4, progress=progress)
+    rollout = player.play(CandidateScorer(), None, episodes=4, progress=progress)
     player.close()
     assert rollout.episodes_dropped == 1
     assert memory.state_dict() == expected.state_dict()
@@ -157,30 +154,35 @@ def test_an_episode_is_brought_back_as_it_was_shown(history, unit):
     """Though the memory is another by then, prompts are the same token for token; and they recall it from
     there on."""
     memory = EpisodicMemory(unit, min_similarity=0)
-    settings = {"working": WorkingMemory(2), "episodic": memory, "history": history, "chooses": False}
+    settings = {
+        "working": WorkingMemory(2),
+        "episodic": memory,
+        "history": history,
+        "scores_candidates": False,
+    }
     memory.store([[RememberedTurn("1 1", "stop", 0.0)]], partial(summary, echo.CountingAgent()))
-    made, other = (slot("Counting-v0", echo.CountingAgent(), **settings) for _ in range(2))
-    made.reset(3)
-    shown = say(made, "go on", "?", "stop")
+    player, other = (runner("Counting-v0", echo.CountingAgent(), **settings) for _ in range(2))
+    player.reset(3)
+    shown = answer(player, "go on", "?", "stop")
     assert all("1 1 -> stop" in text for text in shown)
-    state = made.state_dict()
+    state = player.state_dict()
     memory.store([[RememberedTurn("1 1", "go on", 9.0)]], partial(summary, echo.CountingAgent()))
     other.load_state_dict(state)
-    assert other.context.prompt_ids == made.context.prompt_ids
+    assert other.prompt.token_ids == player.prompt.token_ids
     assert other.state_dict() == state
     assert len("".join(text or "" for text in state["shown"])) <= (len(shown[-1]) if history == 0 else 10_000)
-    assert say(other, "go on", "stop") == say(made, "go on", "stop")
-    assert other.context.prompt_ids == made.context.prompt_ids
-    assert "1 1 -> go on (+9)" in other.context.observation_text
+    assert answer(other, "go on", "stop") == answer(player, "go on", "stop")
+    assert other.prompt.token_ids == player.prompt.token_ids
+    assert "1 1 -> go on (+9)" in other.prompt.observation_text
 
 
 def test_without_memories_nothing_is_added():
     """Neither to the prompt nor to the checkpoint."""
     agent = type("Agent", (echo.CountingAgent,), {"render_memory": None, "summarize": None})()
-    made = slot("Counting-v0", agent)
-    made.reset(3)
-    assert all(len(text.split()) == 2 for text in say(made, "stop", "stop"))
-    assert "shown" not in made.state_dict()
+    player = runner("Counting-v0", agent)
+    player.reset(3)
+    assert all(len(text.split()) == 2 for text in answer(player, "stop", "stop"))
+    assert "shown" not in player.state_dict()
 
 
 BOTH = {"data__working_memory": "{turns: 2}", "data__episodic_memory": "{min_similarity: 0.2}"}
@@ -229,10 +231,8 @@ def test_charts_ask_as_the_first_turn_of_an_episode_does():
     data = RolloutDataModule(
         "Echo-v0", agent, episodes_per_rollout=8, working_memory=WorkingMemory(), episodic_memory=memory
     )
-    data.trainer = SimpleNamespace(
-        lightning_module=SimpleNamespace(tokenizer=tiny.tokenizer(), context_length=2048)
-    )
+    attach(data, RecordingLearner())
     memory.store([[RememberedTurn("red", "red", 1.0)]], partial(summary, agent))
-    red, green = data.contexts([0, 1])
+    red, green = data.prompts([0, 1])
     assert red.observation_text == "Earlier episodes:\nred -> red (+1); return +1\nNow:\nred"
     assert green.observation_text == "green"

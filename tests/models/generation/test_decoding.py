@@ -1,4 +1,5 @@
-"""Writing replies: the same tokens and log-probabilities as one full forward pass, whoever else is in the batch."""
+"""Generation: the same tokens and log-probabilities as one full forward pass, whoever else is in the
+batch."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ UNLIKE = [(9, 8, 7), (1, 2, 3, 4, 5, 6, 30), (50,)]
 def replies_of(llm, prompts, seed=0, stop_ids=(), **settings):
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     limit = settings.pop("max_new_tokens", 12)
-    others = {name: settings.pop(name) for name in ("static_shapes", "kv_caches", "max_num_seqs") if name in settings}
+    others = {
+        name: settings.pop(name)
+        for name in ("static_shapes", "kv_caches", "max_num_seqs")
+        if name in settings
+    }
     written = generate(
         llm,
         prompts,
@@ -41,9 +46,16 @@ def each(written):
 
 
 def recomputed(llm, prompt, reply, **settings):
-    """Log-probabilities of a reply's tokens by the transformers model alone, in one pass over prompt and reply."""
+    """Log-probabilities of a reply's tokens by the transformers model alone, in one pass over prompt and
+    reply."""
     logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[0, len(prompt) - 1 : -1]
-    return SamplingParams(**settings).probabilities(logits).log().gather(-1, torch.tensor(reply.ids)[:, None]).squeeze(-1)
+    return (
+        SamplingParams(**settings)
+        .probabilities(logits)
+        .log()
+        .gather(-1, torch.tensor(reply.ids)[:, None])
+        .squeeze(-1)
+    )
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
@@ -64,35 +76,45 @@ def test_greedy_is_transformers_own(llm, layout):
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS, seed=None), strict=True):
         ids = torch.tensor([prompt])
         own = llm.causal_lm.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=None
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=None,
         )
         assert list(reply.ids) == own[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_writes_what_transformers_writes(family):
+def test_every_family_generates_what_transformers_generates(family):
     """Soft caps, partial rotation, learned positions, windows: token by token as in `generate`."""
     model, _ = model_of(family)
     llm = wrapped(model)
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS, seed=None), strict=True):
         ids = torch.tensor([prompt])
         own = llm.causal_lm.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=None
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=None,
         )
         assert list(reply.ids) == own[0, len(prompt) :].tolist()
 
 
 def test_the_states_at_the_prompts_ends_come_along(llm):
     """What values are read from."""
-    ends = generate(llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling_params=SamplingParams(), generator=None).prompt_states
+    ends = generate(
+        llm, PROMPTS, max_new_tokens=3, stop_ids=(), sampling_params=SamplingParams(), generator=None
+    ).prompt_states
     for prompt, end in zip(PROMPTS, ends, strict=True):
         own = llm.causal_lm.base_model(input_ids=torch.tensor([prompt])).last_hidden_state[0, -1]
         torch.testing.assert_close(end, own, rtol=1e-5, atol=1e-6)
 
 
 def test_a_reply_that_has_ended_leaves(llm):
-    """Its end is kept, the others go on as if it were still there, and it costs no more tokens. Two prompts are the same,
-    and what is said to them is computed once."""
+    """Its end is kept, the others go on as if it were still there, and it costs no more tokens. Two prompts
+    are the same, and what is said to them is computed once."""
     free = replies_of(llm, PROMPTS, seed=None)
     stop = free[2].ids[3]
     llm.tokens_computed = 0
@@ -107,7 +129,7 @@ def test_a_reply_that_has_ended_leaves(llm):
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
-def test_fixed_shapes_write_the_same(llm, prompts):
+def test_static_shapes_generate_the_same(llm, prompts):
     """The loop for GPUs, run here without its graph: ended replies stay in the batch and change nobody's."""
     free = replies_of(llm, prompts, seed=None, max_new_tokens=40)
     stop_ids = [free[0].ids[3]]
@@ -122,7 +144,7 @@ def test_fixed_shapes_write_the_same(llm, prompts):
         torch.testing.assert_close(torch.tensor(reply.logprobs), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_fixed_shapes_look_up_when_all_have_ended(llm):
+def test_static_shapes_stop_when_all_have_ended(llm):
     first = {reply.ids[0] for reply in replies_of(llm, PROMPTS, seed=None, max_new_tokens=1)}
     llm.tokens_computed = 0
     replies = replies_of(llm, PROMPTS, seed=None, max_new_tokens=200, stop_ids=first, static_shapes=True)
@@ -132,18 +154,26 @@ def test_fixed_shapes_look_up_when_all_have_ended(llm):
 
 def written(llm, prompts, known=(), **settings):
     return generate(
-        llm, prompts, max_new_tokens=6, stop_ids=(), sampling_params=SamplingParams(), generator=None, kv_caches=known, **settings
+        llm,
+        prompts,
+        max_new_tokens=6,
+        stop_ids=(),
+        sampling_params=SamplingParams(),
+        generator=None,
+        kv_caches=known,
+        **settings,
     )
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
-def test_a_conversation_goes_on_from_what_is_known(llm, prompts, fixed):
-    """Three turns, rests of unequal length: the same as without the kv_cache, for no more than the new tokens."""
+def test_a_conversation_goes_on_from_what_is_known(llm, prompts, static):
+    """Three turns, rests of unequal length: the same as without the kv_cache, for no more than the new
+    tokens."""
     known, turn = (), list(prompts)
     for number in range(3):
         llm.tokens_computed = 0
-        after = written(llm, turn, known, static_shapes=fixed)
+        after = written(llm, turn, known, static_shapes=static)
         computed = llm.tokens_computed
         anew = written(llm, turn)
         for one, other in zip(each(after), each(anew), strict=True):
@@ -151,9 +181,14 @@ def test_a_conversation_goes_on_from_what_is_known(llm, prompts, fixed):
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
         torch.testing.assert_close(after.prompt_states, anew.prompt_states, rtol=1e-5, atol=1e-5)
         if number:
-            assert computed == sum(1 + 1 + i + 5 for i in range(len(turn)))  # last token, rest, and 5 of the new reply
+            assert computed == sum(
+                1 + 1 + i + 5 for i in range(len(turn))
+            )  # last token, rest, and 5 of the new reply
         known = [after.kv_cache]
-        turn = [p + r.ids + tuple(range(60, 61 + i)) for i, (p, r) in enumerate(zip(turn, each(after), strict=True))]
+        turn = [
+            p + r.ids + tuple(range(60, 61 + i))
+            for i, (p, r) in enumerate(zip(turn, each(after), strict=True))
+        ]
 
 
 def test_known_and_new_conversations_meet_in_one_batch(llm):
@@ -180,7 +215,8 @@ def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
-    """4,000 draws: one of 260 deviations passes 5 standard errors once in 7,000 runs, and the seed is fixed."""
+    """4,000 draws: one of 260 deviations passes 5 standard errors once in 7,000 runs, and the seed is
+    fixed."""
     prompt = (5, 6, 7)
     draws = replies_of(llm, [prompt] * 4000, max_new_tokens=1)
     counts = torch.bincount(torch.tensor([reply.ids[0] for reply in draws]), minlength=260) / 4000
@@ -194,9 +230,9 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
 
 @pytest.mark.parametrize("max_num_seqs", [256, 3, 2, 1])
 @pytest.mark.parametrize("layout", ["tree", "padded"])
-def test_equal_beginnings_are_computed_once(llm, layout, max_num_seqs):
-    """200 replies of 3 tokens to 4 prompts, some rows at a time or all at once: every distinct beginning is one row, once,
-    and log-probabilities and kv_caches are those of each reply."""
+def test_equal_prefixes_are_computed_once(llm, layout, max_num_seqs):
+    """200 replies of 3 tokens to 4 prompts, some rows at a time or all at once: every distinct prefix is one
+    row, once, and log-probabilities and KV caches are those of each reply."""
     llm.layout = layout
     prompts = PROMPTS[:3] * 66 + UNLIKE[-1:] * 2
     llm.tokens_computed = 0
@@ -212,11 +248,13 @@ def test_equal_beginnings_are_computed_once(llm, layout, max_num_seqs):
     said = {(prompt, reply.ids) for prompt, reply in zip(prompts, each(lot), strict=True)}
     assert len(lot.responses) == len(said) > 60
     if layout == "tree":
-        beginnings = {(prompt, ids[:length]) for prompt, ids in said for length in (1, 2)}
-        assert llm.tokens_computed == 7 + 4 + 1 + 1 + len(beginnings)  # 1 to 7; 20 to 23; 30; 50
+        prefixes = {(prompt, ids[:length]) for prompt, ids in said for length in (1, 2)}
+        assert llm.tokens_computed == 7 + 4 + 1 + 1 + len(prefixes)  # 1 to 7; 20 to 23; 30; 50
         assert lot.kv_cache is not None
         for row, prompt in zip(lot.response_index, prompts, strict=True):
-            assert lot.kv_cache.prefix_ids + lot.kv_cache.suffix_ids[row] == prompt + lot.responses[row].ids[:-1]
+            assert (
+                lot.kv_cache.prefix_ids + lot.kv_cache.suffix_ids[row] == prompt + lot.responses[row].ids[:-1]
+            )
             assert int(lot.kv_cache.lengths[row]) == len(prompt) + 2 - len(lot.kv_cache.prefix_ids)
     for prompt, reply in list(zip(prompts, each(lot), strict=True))[-12:]:
         expected = recomputed(llm, prompt, reply, top_k=4).float()
@@ -224,7 +262,8 @@ def test_equal_beginnings_are_computed_once(llm, layout, max_num_seqs):
 
 
 def test_torchs_default_precision_changes_nothing(llm):
-    """Under `bf16-true` Lightning makes bfloat16 the default: noise and records would lose all but three digits."""
+    """Under `bf16-true` Lightning makes bfloat16 the default: noise and records would lose all but three
+    digits."""
     before = replies_of(llm, PROMPTS)
     torch.set_default_dtype(torch.bfloat16)
     after = replies_of(llm, PROMPTS)
@@ -235,4 +274,6 @@ def test_bf16_stays_close_to_its_own_forward_pass():
     """What `policy/logprob_diff_max` will show on the real model: rounding, no more."""
     llm = tiny.llm(dtype=torch.bfloat16)
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS), strict=True):
-        torch.testing.assert_close(torch.tensor(reply.logprobs), recomputed(llm, prompt, reply), rtol=0, atol=0.3)
+        torch.testing.assert_close(
+            torch.tensor(reply.logprobs), recomputed(llm, prompt, reply), rtol=0, atol=0.3
+        )

@@ -16,7 +16,9 @@ def adapted(*, dtype=torch.float64, bias=True, dropout=0.0, fused=True, **settin
     """One linear layer 6 -> 5 with an adapter of rank 3 that is not zero."""
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(6, 5, bias=bias, dtype=dtype))
-    model = get_peft_model(body, LoraConfig(r=3, lora_alpha=12, target_modules=["0"], lora_dropout=dropout, **settings))
+    model = get_peft_model(
+        body, LoraConfig(r=3, lora_alpha=12, target_modules=["0"], lora_dropout=dropout, **settings)
+    )
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = torch.randn_like(parameter, dtype=torch.promote_types(dtype, torch.float32))
@@ -48,7 +50,9 @@ def test_equals_pefts_layer(bias, shape):
 def test_gradients_by_finite_differences():
     """Independent of peft: scaling, transposes and the frozen weight."""
     torch.manual_seed(0)
-    x, w, bias, a, b = (torch.randn(s, dtype=torch.float64) for s in [(2, 4, 6), (5, 6), (5,), (3, 6), (5, 3)])
+    x, w, bias, a, b = (
+        torch.randn(s, dtype=torch.float64) for s in [(2, 4, 6), (5, 6), (5,), (3, 6), (5, 3)]
+    )
     for tensor in (x, a, b):
         tensor.requires_grad_()
     assert torch.autograd.gradcheck(lambda x, a, b: LoraMap.apply(x, w, bias, a, b, 2.5), (x, a, b))
@@ -57,12 +61,16 @@ def test_gradients_by_finite_differences():
 def test_half_precision_is_as_close_as_pefts():
     """fp32 adapters beside bf16 weights: fp32 gradients, and no more error than the unfused layer."""
     x = torch.randn(64, 6)
-    exact = outputs_and_gradients(_as(adapted(dtype=torch.bfloat16, fused=False), torch.float64), x.bfloat16().double())
+    exact = outputs_and_gradients(
+        _as(adapted(dtype=torch.bfloat16, fused=False), torch.float64), x.bfloat16().double()
+    )
     errors = {}
     for fused in (True, False):
         results = outputs_and_gradients(adapted(dtype=torch.bfloat16, fused=fused), x.bfloat16())
         assert [r.dtype for r in results] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
-        errors[fused] = [float((r.double() - e).norm() / e.norm()) for r, e in zip(results, exact, strict=True)]
+        errors[fused] = [
+            float((r.double() - e).norm() / e.norm()) for r, e in zip(results, exact, strict=True)
+        ]
     for ours, theirs in zip(errors[True], errors[False], strict=True):
         assert ours < 1.5 * theirs + 1e-6
 

@@ -26,7 +26,10 @@ def output_and_gradient(norm: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def test_gradients_by_finite_differences():
-    x, weight = torch.randn(3, 2, 6, dtype=torch.float64, requires_grad=True), torch.rand(6, dtype=torch.float64)
+    x, weight = (
+        torch.randn(3, 2, 6, dtype=torch.float64, requires_grad=True),
+        torch.rand(6, dtype=torch.float64),
+    )
     assert torch.autograd.gradcheck(lambda x: RMSNormMap.apply(x, weight, 1e-3), (x,))
 
 
@@ -43,7 +46,9 @@ def test_is_as_exact_as_transformers(dtype):
             assert isinstance(model[0], FusedRMSNorm)
         results = output_and_gradient(model, x)
         assert [r.dtype for r in results] == [dtype, dtype]
-        errors[fused] = [float((r.double() - e).norm() / e.norm()) for r, e in zip(results, exact, strict=True)]
+        errors[fused] = [
+            float((r.double() - e).norm() / e.norm()) for r, e in zip(results, exact, strict=True)
+        ]
     for ours, theirs in zip(errors[True], errors[False], strict=True):
         assert ours < 1.2 * theirs + 1e-7
 
@@ -60,7 +65,11 @@ def test_the_model_in_use_is_fused_and_keeps_its_names():
     norms = [module for module in llm.modules() if type(module).__name__.endswith("RMSNorm")]
     assert len(norms) == 2 * 2 + 1
     assert all(isinstance(norm, FusedRMSNorm) for norm in norms)
-    plain = {name.removeprefix("base_model.model.") for name, _ in tiny.causal_lm().named_parameters() if "norm" in name}
+    plain = {
+        name.removeprefix("base_model.model.")
+        for name, _ in tiny.causal_lm().named_parameters()
+        if "norm" in name
+    }
     ours = {n.removeprefix("base_model.model.") for n, _ in llm.model.named_parameters() if "norm" in n}
     assert ours == plain
 

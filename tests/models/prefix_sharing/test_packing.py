@@ -1,4 +1,4 @@
-"""Packing: the layout must hold every token once, and let it see its own sequence only."""
+"""Packing: every token is held once, and attends to its own sequence alone."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from lgym.models.prefix_sharing.packing import common_prefix_length, pack
 CAT = ((5, 6, 7), (5, 6, 8), (5, 9))
 
 
-def test_shared_beginnings_are_held_once():
+def test_shared_prefixes_are_held_once():
     """A trie that forgets to share would hold 8 tokens here, not 5: 5 6 7, then 8, then 9."""
     packed = pack(CAT, row_length=16)
     assert packed.token_ids.tolist() == [5, 6, 7, 8, 9]
@@ -27,7 +27,8 @@ def test_a_token_attends_to_its_ancestors_only():
 
 
 def test_a_full_row_starts_another_with_the_whole_path():
-    """A row that shares with a row before it would attend to tokens that it does not hold, where it has no trunk."""
+    """A row that shares with a row before it would attend to tokens that it does not hold, without a row
+    prefix."""
     one, other = (5, *range(10, 30)), (5, *range(30, 49))
     packed = pack([one, other], row_length=2, row_prefixes=False)
     assert packed.pad(packed.token_ids).tolist() == [list(one), [*other, 0]]
@@ -35,7 +36,7 @@ def test_a_full_row_starts_another_with_the_whole_path():
     assert packed.row_prefixes == ((), ())
 
 
-def test_a_full_row_goes_on_in_another_with_a_trunk():
+def test_a_full_row_continues_in_another_with_a_row_prefix():
     """Behind a long prompt, one candidate after the other opened a row that ran the whole prompt again."""
     prompt = tuple(range(100, 108))
     packed = pack([(*prompt, 1, 2, 3), (*prompt, 4, 5, 6), (*prompt[:7], 200)], row_length=1)
@@ -47,7 +48,7 @@ def test_a_full_row_goes_on_in_another_with_a_trunk():
 
 
 def test_little_that_is_shared_is_computed_again():
-    """A trunk for a token or two costs more than these tokens."""
+    """A row prefix of a token or two costs more than these tokens."""
     packed = pack([(1, 2, *range(10, 74)), (1, 3, *range(10, 74))], row_length=64)
     assert packed.row_prefixes == ((), ())
     assert packed.num_tokens == 132
@@ -65,11 +66,11 @@ def test_a_sequence_within_another_takes_no_place():
     assert packed.token_index == ((0, 1, 2), (0, 1), (0, 1, 2))
 
 
-@pytest.mark.parametrize("trunks", [True, False])
-def test_the_turns_of_a_long_episode_are_held_once(trunks):
+@pytest.mark.parametrize("row_prefixes", [True, False])
+def test_the_turns_of_a_long_episode_are_held_once(row_prefixes):
     """Cut at `row_length`, every turn beyond it would compute its whole history again: quadratic in turns."""
     turns = [tuple(range(1, 3 * n + 1)) for n in range(1, 9)]
-    packed = pack(turns, row_length=4, row_prefixes=trunks)
+    packed = pack(turns, row_length=4, row_prefixes=row_prefixes)
     assert packed.num_tokens == 24
 
 
@@ -81,7 +82,8 @@ def test_without_sharing_every_sequence_is_a_row():
 
 @pytest.mark.parametrize(("name", "own", "paths"), list(sharing.cases()), ids=lambda given: str(given)[:24])
 def test_tokens_computed_over_distinct_ones(name, own, paths):
-    """At about 50 tokens of a prompt's own each further candidate or response ran the whole prompt again: up to 10 times."""
+    """At about 50 tokens of a prompt's own each further candidate or response ran the whole prompt again: up
+    to 10 times."""
     assert pack(paths, row_length=64).num_tokens <= 1.15 * sharing.distinct_tokens(paths)
 
 
@@ -92,15 +94,19 @@ def test_the_table_is_that_of_the_docs(capsys):
     assert capsys.readouterr().out.strip() in docs.read_text(encoding="utf-8")
 
 
-def test_rows_without_trunks_grow_for_what_they_share():
-    """The layout with a cache per row cannot reach into another row: there a row holds all that shares more than it adds."""
+def test_rows_without_row_prefixes_grow_for_what_they_share():
+    """The layout with a cache per row cannot reach into another row: there a row holds all that shares more
+    than it adds."""
     behind, conversations = sharing.behind, sharing.conversations
     for paths in (behind(200, 12, 4), behind(60, 12, 4), behind(200, 8, 32), conversations(4, 20, 30)):
-        assert pack(paths, row_length=64, row_prefixes=False).num_tokens <= 1.15 * sharing.distinct_tokens(paths)
+        assert pack(paths, row_length=64, row_prefixes=False).num_tokens <= 1.15 * sharing.distinct_tokens(
+            paths
+        )
 
 
 @pytest.mark.parametrize(
-    ("sequences", "expected"), [([], 0), ([(1, 2)], 2), ([(1, 2), (1, 3)], 1), ([(1,), (1, 2)], 1), ([(1,), (2,)], 0)]
+    ("sequences", "expected"),
+    [([], 0), ([(1, 2)], 2), ([(1, 2), (1, 3)], 1), ([(1,), (1, 2)], 1), ([(1,), (2,)], 0)],
 )
 def test_common_prefix(sequences, expected):
     """One token too many would put the prompt's last token into the prefix."""

@@ -1,4 +1,5 @@
-"""Attention over trees: equal to what every model computes by itself, whatever its attention has of its own."""
+"""Attention over trees: equal to what every model computes by itself, whatever its attention has of its
+own."""
 
 from __future__ import annotations
 
@@ -12,18 +13,41 @@ from lgym.models.build import assemble_llm
 from lgym.models.prefix_sharing.buckets import _attend_eager, _attend_fused, make_attn_bias
 from lgym.models.registry import DEFAULT
 
-SEQUENCES = [(1, 2, 3, 4, 5, 6, 7, 20, 21), (1, 2, 3, 4, 5, 6, 7, 20, 22, 23), (1, 2, 3, 4, 5, 6, 30), (1, 2, 3, 4, 5, 9)]
+SEQUENCES = [
+    (1, 2, 3, 4, 5, 6, 7, 20, 21),
+    (1, 2, 3, 4, 5, 6, 7, 20, 22, 23),
+    (1, 2, 3, 4, 5, 6, 30),
+    (1, 2, 3, 4, 5, 9),
+]
 PROMPTS = [8, 8, 7, 6]
 SIZES = {"vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 FAMILIES = {
-    "gemma2": (transformers.Gemma2Config, {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64}, "tree"),
-    "qwen3": (transformers.Qwen3Config, {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64}, "tree"),
+    "gemma2": (
+        transformers.Gemma2Config,
+        {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64},
+        "tree",
+    ),
+    "qwen3": (
+        transformers.Qwen3Config,
+        {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64},
+        "tree",
+    ),
     "gpt_neox": (transformers.GPTNeoXConfig, {"intermediate_size": 64}, "tree"),
     "gpt2": (transformers.GPT2Config, {}, "tree"),
-    "stablelm": (transformers.StableLmConfig, {"num_key_value_heads": 4, "intermediate_size": 64}, "prefix_cache"),
+    "stablelm": (
+        transformers.StableLmConfig,
+        {"num_key_value_heads": 4, "intermediate_size": 64},
+        "prefix_cache",
+    ),
     "gpt_oss": (
         transformers.GptOssConfig,
-        {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1},
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 32,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+        },
         "prefix_cache",
     ),
 }
@@ -35,7 +59,9 @@ def model_of(family):
     config = make(**SIZES, **settings, initializer_range=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    return model.to(torch.float32 if family == "gpt_oss" else torch.float64).eval(), layout  # its experts know no float64
+    return model.to(
+        torch.float32 if family == "gpt_oss" else torch.float64
+    ).eval(), layout  # its experts know no float64
 
 
 def wrapped(model):
@@ -45,7 +71,8 @@ def wrapped(model):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_gives_its_own_hidden_states(family):
-    """Soft caps, windows, partial rotation, learned positions: what a family has of its own must come through."""
+    """Soft caps, windows, partial rotation, learned positions: what a family has of its own must come
+    through."""
     model, layout = model_of(family)
     llm = wrapped(model)
     assert llm.layout == layout
@@ -66,7 +93,8 @@ def gradients(llm, layout, row_length):
 
 @pytest.mark.parametrize("row_length", [5, 12])
 def test_all_layouts_have_the_same_gradients(row_length):
-    """A prefix without gradient, or with that of one row of several, or padding that leaks into keys, shows here."""
+    """A prefix without gradient, or with that of one row of several, or padding that leaks into keys, shows
+    here."""
     llm = tiny.llm(dtype=torch.float64)
     assert llm.layout == "tree"
     whole = gradients(llm, "padded", row_length)
@@ -98,7 +126,10 @@ def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
 def test_calls_without_a_tree_go_the_models_own_way():
     """Whoever takes the trained model out of lgym, to generate with it, must find it as it was."""
     llm, plain = tiny.llm(), tiny.causal_lm()
-    ids, mask = torch.tensor([[0, 0, 5, 6, 7], [5, 6, 7, 8, 9]]), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    ids, mask = (
+        torch.tensor([[0, 0, 5, 6, 7], [5, 6, 7, 8, 9]]),
+        torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]),
+    )
     with llm.reference():
         ours = llm.causal_lm.generate(input_ids=ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
         torch.testing.assert_close(

@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import torch
 
-from helpers import two_ranks
+from helpers.rollouts import candidate_learner, candidate_rollout, perturb
+from helpers.two_processes import in_two_processes, streams
 from lgym import distributed
-from lgym.batch import TurnBatch
+from lgym.batch import ResponseBatch
 from lgym.functional import categorical_kl
 from lgym.modules import PPO
-from modules import test_ppo
 
 
-def divergence(module: PPO, batch: TurnBatch) -> float:
+def divergence(module: PPO, batch: ResponseBatch) -> float:
     """The mean KL(pi_old || pi) of this process's turns."""
     with torch.no_grad():
-        logprobs, _ = module.policy(batch.contexts)
-    return float(categorical_kl(batch.old_logprobs, logprobs)[batch.rows].mean())
+        logprobs, _ = module.policy(batch.prompts)
+    return float(categorical_kl(batch.old_candidate_logprobs, logprobs)[batch.prompt_index].mean())
 
 
-def brakes(module: PPO, batch: TurnBatch) -> bool:
-    """Whether what went well and badly moves nothing any more."""
+def brakes(module: PPO, batch: ResponseBatch) -> bool:
+    """Whether advantages move nothing any more."""
     results = [module.loss(replace(batch, advantages=factor * batch.advantages)) for factor in (1.0, -3.0)]
     if any(result is None for result in results):
         return True
@@ -33,16 +33,14 @@ def brakes(module: PPO, batch: TurnBatch) -> bool:
 def decision(rank: int, factor: float) -> dict[str, float | bool]:
     """A process plays three turns, or two; both move alike, and brake at so many times their mean divergence."""
     torch.manual_seed(0)
-    module = test_ppo.learner(target_kl=None, gamma=1.0, gae_lambda=1.0, whiten_advantages=False)
-    batch = module.prepare(two_ranks.streams(test_ppo.rollout(module), rank, rank + 1))
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "lora_B" in name:
-                parameter.add_(0.05 * torch.randn_like(parameter))
-    own = divergence(module, batch)
-    known = distributed.all_gather_object((own, len(batch)))
-    module.target_kl = factor * sum(kl * turns for kl, turns in known) / sum(turns for _, turns in known)
-    return {"alone": own > module.target_kl, "together": brakes(module, batch), "turns": len(batch)}
+    module = candidate_learner(target_kl=None, gamma=1.0, gae_lambda=1.0, whiten_advantages=False)
+    batch, _ = module.prepare(streams(candidate_rollout(module), rank, rank + 1))
+    perturb(module, 0.05)
+    own_kl = divergence(module, batch)
+    gathered = distributed.all_gather_object((own_kl, len(batch)))
+    target_kl = factor * sum(kl * turns for kl, turns in gathered) / sum(turns for _, turns in gathered)
+    module.loss_config = replace(module.loss_config, target_kl=target_kl)
+    return {"alone": own_kl > target_kl, "together": brakes(module, batch), "turns": len(batch)}
 
 
 def decisions(rank: int) -> list[dict[str, float | bool]]:
@@ -52,9 +50,9 @@ def decisions(rank: int) -> list[dict[str, float | bool]]:
 def test_two_ranks_brake_together(tmp_path):
     """Catches a process that decides by its own turns: it would stop pushing while the other goes on, or wait for it for
     ever. Each alone would decide otherwise than the other; a little below their mean both brake, and above it neither."""
-    below, above = zip(*two_ranks.in_two_processes(tmp_path, decisions), strict=True)
+    below, above = zip(*in_two_processes(tmp_path, decisions), strict=True)
     for first, second in (below, above):
         assert (first["turns"], second["turns"]) == (3, 2)
         assert first["alone"] != second["alone"]
-    assert [own["together"] for own in below] == [True, True]
-    assert [own["together"] for own in above] == [False, False]
+    assert [rank["together"] for rank in below] == [True, True]
+    assert [rank["together"] for rank in above] == [False, False]

@@ -1,0 +1,22 @@
+"""The precision of a run whose configuration names none."""
+
+from __future__ import annotations
+
+import pytest
+
+from lgym.cli import default_precision
+from lgym.models import LLMConfig
+
+
+@pytest.mark.parametrize(
+    ("llm", "expected"),
+    [
+        (LLMConfig(model="smollm2-135m-instruct"), "bf16-true"),
+        (LLMConfig(model="smollm2-135m-instruct", lora=None), "bf16-mixed"),
+        (LLMConfig(model="gpt2"), "32-true"),
+        (LLMConfig(model="someone/else"), "32-true"),
+    ],
+)
+def test_the_default_precision_is_the_models(llm, expected):
+    """A 135M model in fp32 runs at half the speed; whole weights in bf16 do not learn."""
+    assert default_precision(llm) == expected

@@ -1,0 +1,135 @@
+"""Demonstrated turns to learn from: each token counts the same, wherever it was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import echo, tiny
+from helpers.collectors import make_collector
+from helpers.prompts import make_prompt, response_batch
+from helpers.scripted import CandidateScorer, TextSpeaker, text_response
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer
+from lgym.data.imitation.demonstrations import Demonstration
+from lgym.data.imitation.sft_sampler import SFTSampler, _batch
+from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.models import LLMConfig
+from lgym.modules import GRPO
+from lgym.policies import GenerationPolicy
+from lgym.policies.distribution_cache import choice_response
+from lgym.rollout import Response
+
+
+def letters(prompt, text, token_ids, choice) -> Response:
+    """A token per letter."""
+    token_ids = token_ids or tuple(tiny.tokenizer().encode(text))
+    return Response(token_ids, (0.0,) * len(token_ids), True, text)
+
+
+def candidate(prompt, text, token_ids, choice) -> Response:
+    assert token_ids == (), "a choice is made anew"
+    return choice_response(prompt, choice)
+
+
+def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> SFTSampler:
+    """Of observations and the responses to them."""
+    builder = PromptBuilder(tiny.tokenizer(), "Say the word.", 2048)
+    demonstrations = [Demonstration(observation, text) for observation, text in pairs]
+    scores_candidates = demonstrated is candidate
+    agent = agent or echo.EchoAgent()
+    return SFTSampler(
+        agent, builder, demonstrated, demonstrations, buffer, size, scores_candidates=scores_candidates
+    )
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_every_token_counts_the_same():
+    """A response of 1 token and one of 7: each token is an eighth of the loss. Averaged over turns the single
+    token would count a half, and a model would learn short responses seven times as fast."""
+    batch = sampler(("red", "r"), ("blue", "bluebee")).sample(rng())
+    assert sorted(batch.action_mask.sum(1).tolist()) == [1, 7]
+    assert batch.loss_scale == pytest.approx(1 / 8)
+    policy = GenerationPolicy()
+    policy.bind(tiny.llm(dtype=torch.float64))
+    module = GRPO(llm=LLMConfig(model="tiny"), policy=policy)
+    with torch.no_grad():
+        total = 0.0
+        for row, token_ids in zip(batch.prompt_index.tolist(), batch.response_ids, strict=True):
+            response = Response(token_ids, (0.0,) * len(token_ids), True)
+            alone = response_batch([batch.prompts[row]], [0], [response])
+            total -= float(policy.evaluate_actions(alone).logprobs.sum())
+        assert float(module.sft_loss(batch)) == pytest.approx(total / 8, rel=1e-5)
+
+
+def test_turns_are_sorted_by_prompt():
+    """Catches turns out of the order of their prompts, and padding that counts."""
+    prompts = [make_prompt(text) for text in ("red", "green", "blue")]
+    responses = [text_response(text) for text in ("a", "bcd", "ef", "", "ghijk")]
+    batch = _batch([(prompts[i % 3], response) for i, response in enumerate(responses)])
+    order = (0, 3, 1, 4, 2)
+    assert batch.prompt_index.tolist() == [0, 0, 1, 1, 2]  # 0 1 2 0 1, sorted
+    assert batch.response_ids == tuple(responses[i].token_ids for i in order)
+    assert batch.action_mask.sum(1).tolist() == [len(responses[i].token_ids) for i in order]
+    assert batch.loss_scale == pytest.approx(1 / sum(len(response.token_ids) for response in responses))
+    assert torch.equal(batch.advantages, batch.action_mask.float())
+    assert batch.choices.tolist() == [-1] * 5
+
+
+def test_a_prompt_that_was_made_twice_is_one(monkeypatch):
+    """Catches prompts told apart by who made them: the second turn's was forgotten by a full cache and made
+    anew."""
+    monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 1)
+    batch = sampler(("red", "r"), ("blue", "b"), ("red", "e")).sample(rng())
+    assert sorted(prompt.observation_text for prompt in batch.prompts) == ["blue", "red"]
+    assert len(batch.prompt_index) == 3
+
+
+def test_a_pass_over_the_demonstrations_has_each_once():
+    source = sampler(*((str(number), str(number)) for number in range(7)), size=3)
+    batches = list(source.demonstrations(rng()))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    texts = [prompt.observation_text for batch in batches for prompt in batch.prompts]
+    assert sorted(texts) == list("0123456")
+    assert texts != sorted(texts)
+    assert len(source.sample(rng())) == 3
+
+
+def test_a_demonstration_names_its_candidate_by_text_or_action():
+    """Such as a transcript of a model that writes free text; one that names none is refused before
+    training."""
+    batch = sampler(("red", "red"), ("blue", '{"action": "BLUE"}'), demonstrated=candidate).sample(rng())
+    assert [len(prompt.candidates) for prompt in batch.prompts] == [3, 3]
+    chosen = zip(
+        [batch.prompts[row] for row in batch.prompt_index.tolist()], batch.choices.tolist(), strict=True
+    )
+    assert sorted(prompt.candidates[choice] for prompt, choice in chosen) == ["blue", "red"]
+    assert batch.action_mask.sum(1).tolist() == [1, 1]
+    with pytest.raises(ValueError, match="'purple' names none of the candidates 'red', 'green', 'blue'"):
+        sampler(("red", "purple"), demonstrated=candidate)
+
+
+@pytest.mark.parametrize("policy", [CandidateScorer(), TextSpeaker(echo.WORDS)], ids=["candidates", "text"])
+def test_the_best_episodes_of_a_rollout_are_learned_from(policy):
+    """With the tokens that were sampled, or as the choice that was made; while there are none, nothing is."""
+    agent, buffer = echo.ForgivingEchoAgent(), BestEpisodeBuffer(top_fraction=1.0, min_return=1.0)
+    source = sampler(
+        demonstrated=candidate if policy.scores_candidates else letters, buffer=buffer, agent=agent
+    )
+    assert source.sample(rng()) is None
+    prompts = {"scores_candidates": policy.scores_candidates}
+    player = make_collector([echo.EchoEnv()], agent, prompts=prompts)
+    rollout = player.play(policy, np.random.default_rng(0), episodes=40)
+    source.add_rollout(rollout)
+    batch = source.sample(rng())
+    assert rollout.episode_returns.sum() > 3
+    assert {turn.observation_text for turn in buffer.turns()} == {
+        turn.response_text for turn in buffer.turns()
+    }
+    assert len(batch) == len(buffer.turns()) >= 2
+    if policy.generates_text:
+        assert all(token_ids[-1] == tiny.tokenizer().eos_token_id for token_ids in batch.response_ids)
+    assert not source.has_demonstrations

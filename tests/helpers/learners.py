@@ -1,0 +1,37 @@
+"""The learning side of a run as the data side sees it, without a model."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from helpers import tiny
+from helpers.scripted import CandidateScorer
+from lgym.batch import ResponseBatch
+
+
+class RecordingLearner:
+    """Acts by a scripted policy, notes the rollouts that it prepares, and learns nothing."""
+
+    tokenizer, context_length, uses_sft, sft_rollouts = tiny.tokenizer(), 4096, False, 0
+
+    def __init__(self, policy: Any = None, batch: ResponseBatch | None = None, **settings: Any) -> None:
+        self.policy = policy or CandidateScorer()
+        self.batch = batch
+        self.rollouts: list[Any] = []
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    def inference(self):
+        return nullcontext(self.policy)
+
+    def prepare(self, rollout):
+        self.rollouts.append(rollout)
+        return self.batch, {"rollout/turns": float(rollout.mask.sum())}
+
+
+def attach(data: Any, learner: Any) -> Any:
+    """The data module as its trainer calls it."""
+    data.trainer = SimpleNamespace(lightning_module=learner, max_epochs=9, progress_bar_callback=None)
+    return data

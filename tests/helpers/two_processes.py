@@ -1,0 +1,123 @@
+"""Two processes that learn together by DDP, without a command line, and the rollouts that they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import set_forkserver_preload
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers.rollouts import candidate_learner, candidate_rollout, text_learner, text_rollout
+from lgym.data.sharding import minibatches
+from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, PolicyLearner
+from lgym.rollout import Rollout
+
+ALGORITHMS: dict[str, tuple[type[PolicyLearner] | None, dict[str, Any]]] = {
+    "candidates": (None, {"target_kl": None, "entropy_coef": 0.1, "old_kl_coef": 0.1}),
+    "candidates, value clipped": (None, {"target_kl": None, "value_clip": 0.1, "whiten_advantages": False}),
+    "GRPO": (GRPO, {}),
+    "GRPO, mean over tokens": (GRPO, {"loss_aggregation": "token_mean", "entropy_coef": 0.1}),
+    "RLOO": (RLOO, {}),
+    "GiGPO": (GiGPO, {}),
+    "REINFORCE": (REINFORCE, {}),
+    "REINFORCE, not whitened": (REINFORCE, {"whiten_advantages": False}),
+    "A2C": (A2C, {}),
+    "PPO": (PPO, {}),
+    "PPO, token level": (PPO, {"advantage_level": "token"}),
+}
+"""Algorithms with their settings; PPO between candidates without a class."""
+
+
+def learner(name: str) -> PolicyLearner:
+    torch.manual_seed(0)
+    algorithm, settings = ALGORITHMS[name]
+    return candidate_learner(**settings) if algorithm is None else text_learner(algorithm, **settings)
+
+
+def joint_rollout(module: PolicyLearner) -> Rollout:
+    """Four streams, of which the last ends early: 11 turns."""
+    first = text_rollout() if module.policy.generates_text else candidate_rollout(module)
+    mask = first.mask.clone()
+    mask[1, 2] = False
+    second = {
+        "rewards": first.rewards.flip(1) - 0.25,
+        "episode_ids": first.episode_ids + 4,
+        "reset_seeds": first.reset_seeds + 10,
+        "mask": mask,
+    }
+    grids = {name: grid for name, grid in vars(first).items() if isinstance(grid, Tensor) and grid.dim() == 2}
+    joined = {name: torch.cat([grid, second.get(name, grid)]) for name, grid in grids.items()}
+    return with_episodes(replace(first, **joined))
+
+
+def with_episodes(rollout: Rollout) -> Rollout:
+    """The rollout with as many returns and lengths as it has episodes."""
+    episodes = len(rollout.episode_ids[rollout.mask].unique())
+    return replace(rollout, episode_returns=torch.zeros(episodes), episode_lengths=torch.ones(episodes))
+
+
+def streams(rollout: Rollout, first: int, last: int) -> Rollout:
+    """Some of a rollout's streams."""
+    grids = {name: grid for name, grid in vars(rollout).items() if isinstance(grid, Tensor) and grid.dim() == 2}
+    return with_episodes(replace(rollout, **{name: grid[first:last] for name, grid in grids.items()}))
+
+
+class Loss(nn.Module):
+    """The module that DDP wraps: from a minibatch to its loss."""
+
+    def __init__(self, module: PolicyLearner) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Any) -> Tensor:
+        result = self.module.loss(batch)
+        assert result is not None
+        return result[0] + self.module.zero_of_all_parameters()
+
+
+def gradients(name: str, size: int, *, rank: int | None = None) -> list[Tensor]:
+    """The gradients of one pass in minibatches of a size, averaged over these: over all streams, or a rank's half of them by
+    DDP."""
+    module = learner(name)
+    rollout = joint_rollout(module)
+    loss: nn.Module = Loss(module)
+    if rank is not None:
+        rollout = streams(rollout, 2 * rank, 2 * rank + 2)
+        loss = DistributedDataParallel(loss)
+    batch, _ = module.prepare(rollout)
+    parts = list(minibatches(batch, size, range(len(batch.prompt_chains))))
+    trained = [p for p in module.parameters() if p.requires_grad]
+    sums = [torch.zeros_like(p) for p in trained]
+    for part in parts:
+        module.zero_grad()
+        loss(part).backward()
+        for total, parameter in zip(sums, trained, strict=True):
+            total += torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / len(parts)
+    return sums
+
+
+def _run(rank: int, folder: str, work: Callable[[int], Any]) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        torch.save(work(rank), Path(folder) / f"{rank}.pt")
+    finally:
+        distributed.destroy_process_group()
+
+
+def in_two_processes(folder: Path, work: Callable[[int], Any]) -> list[Any]:
+    """The results of a function of the rank in each of two processes that know of each other: tensors and plain data."""
+    set_forkserver_preload(["lgym.modules", "lgym.data"])  # imported once for all processes
+    multiprocessing.start_processes(_run, args=(str(folder), work), nprocs=2, start_method="forkserver")
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def all_gradients(rank: int) -> dict[str, dict[int, list[Tensor]]]:
+    return {name: {size: gradients(name, size, rank=rank) for size in (1, 2, 100)} for name in ALGORITHMS}

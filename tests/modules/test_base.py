@@ -1,0 +1,111 @@
+"""The base of all algorithms: the policy as it acts, supervised turns beside a loss, and the value's warm-up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from helpers.prompts import response_batch
+from helpers.rollouts import TEXT_PROMPTS, text_learner, text_rollout
+from lgym.modules import A2C, PPO, REINFORCE, CriticConfig, LossConfig, SFTConfig
+from lgym.rollout import Response
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_inference_is_without_dropout_and_gradient(training):
+    """Catches acting with dropout on, where another policy samples than learns, and a module that stays as it acted."""
+    module = text_learner(REINFORCE).train(training)
+    with module.inference() as policy:
+        assert not any(part.training for part in policy.modules())
+        assert not torch.is_grad_enabled()
+    assert all(part.training == training for part in module.policy.modules())
+    assert torch.is_grad_enabled()
+    with pytest.raises(KeyError), module.inference():
+        raise KeyError
+    assert module.training == training
+
+
+def demonstrated():
+    """Two turns of two tokens and one, of which the last token of the first was not chosen."""
+    first = Response((70, 71), (0.0, 0.0), True, action_mask=(True, False))
+    return response_batch(TEXT_PROMPTS, [0, 1], [first, Response((72,), (0.0,), True)])
+
+
+def nll(module) -> float:
+    """The mean negative log-likelihood of the tokens 70 and 72, by the transformers model alone."""
+    total = 0.0
+    for prompt, token in zip(TEXT_PROMPTS, (70, 72), strict=False):
+        logits = module.policy.llm.causal_lm(input_ids=torch.tensor([prompt.token_ids])).logits[0, -1]
+        total -= float(logits.log_softmax(-1)[token].detach()) / 2
+    return total
+
+
+def test_the_sft_loss_is_the_mean_negative_log_likelihood():
+    """Catches a wrong sign, a sum over tokens that nobody chose, and a scale that is lost."""
+    module = text_learner(REINFORCE)
+    assert float(module.sft_loss(demonstrated()).detach()) == pytest.approx(nll(module), rel=1e-5)
+    twice = replace(demonstrated(), loss_scale=1.0)  # the sum of both in place of their mean
+    assert float(module.sft_loss(twice).detach()) == pytest.approx(2 * nll(module), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sft", "demonstrations", "weight", "sft_weight"),
+    [
+        (SFTConfig(coef=0.3), True, 1.0, 0.3),
+        (SFTConfig(coef=0.3), False, 1.0, 0.0),
+        (SFTConfig(), True, 1.0, 0.0),
+        (SFTConfig(rollouts=1), True, 0.0, 1.0),
+        (SFTConfig(coef=0.3, rollouts=1), True, 0.0, 1.0),  # at first alone, whatever the weight
+        (SFTConfig(rollouts=1), False, 1.0, 0.0),
+    ],
+)
+def test_supervised_turns_beside_the_loss(sft, demonstrations, weight, sft_weight):
+    """Catches a weight that is ignored, and demonstrations alone where they should be beside the loss or the reverse."""
+    module = text_learner(REINFORCE, sft=sft, gamma=1.0)
+    batch, _ = module.prepare(text_rollout())
+    plain = float(module.loss(batch)[0].detach())
+    loss, metrics = module._combined_loss(replace(batch, supervised=demonstrated() if demonstrations else None))
+    assert float(loss.detach()) == pytest.approx(weight * plain + sft_weight * nll(module), rel=1e-5)
+    assert ("loss/sft" in metrics) == (sft_weight > 0)
+    if sft_weight > 0:
+        assert float(metrics["loss/sft"]) == pytest.approx(nll(module), rel=1e-5)
+        assert not metrics["loss/sft"].requires_grad
+
+
+def warming_up_ppo(sft_rollouts):
+    module = PPO(critic=CriticConfig(value_warmup=2), sft=SFTConfig(rollouts=sft_rollouts))
+    module._trainer = SimpleNamespace(current_epoch=0)
+    return module
+
+
+@pytest.mark.parametrize("sft_rollouts", [0, 3])
+def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
+    """Both counted from 0, so that rollouts of demonstrations, in which no value learns, used the warm-up up."""
+    module = warming_up_ppo(sft_rollouts)
+    warm = []
+    for epoch in range(sft_rollouts, sft_rollouts + 4):
+        module._trainer.current_epoch = epoch
+        warm.append(module.warming_up)
+    assert warm == [True, True, False, False]
+
+
+def test_a_rollback_takes_the_warm_up_back_too():
+    """Weights from after rollout 1 have one of two rollouts of warm-up to go, whichever rollout the run is in."""
+    module = warming_up_ppo(0)
+    module._trainer.current_epoch, module.rollouts_undone = 6, 5
+    assert module.warming_up
+    module.rollouts_undone = 4
+    assert not module.warming_up
+
+
+@pytest.mark.parametrize("algorithm", [A2C, REINFORCE])
+def test_several_passes_need_clipping(algorithm):
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(update_epochs=2))
+    module, clipped = algorithm(), algorithm(loss=LossConfig())
+    module.trainer = clipped.trainer = trainer
+    with pytest.raises(ValueError, match="update_epochs is 2"):
+        module.setup("fit")
+    clipped.setup("fit")

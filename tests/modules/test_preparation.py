@@ -1,0 +1,56 @@
+"""From a rollout to a batch: the reference's log-probabilities, and the divergence from it in the rewards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.rollouts import RESPONSE_IDS, text_learner, text_rollout
+from lgym.modules import GRPO, PPO, RLOO
+from lgym.modules.preparation import evaluate_batch, turns_to_learn_from
+from lgym.modules.response_batch import response_batch
+
+
+def test_the_reference_is_the_model_without_adapters():
+    """At kl_coef 1 the loss is that at 0 plus the mean k3 of each response, and turns without advantage count."""
+    module = text_learner(GRPO, kl_coef=1.0)
+    batch, _ = module.prepare(text_rollout())
+    assert len(batch) == 6
+    with torch.no_grad(), module.policy.llm.reference():
+        reference = module.policy.evaluate_actions(batch)
+    torch.testing.assert_close(batch.ref_logprobs, reference.logprobs.float(), rtol=1e-4, atol=1e-5)
+    with_kl, metrics = module.loss(batch)
+    without, _ = module.loss(replace(batch, ref_logprobs=None))
+    assert float((with_kl - without).detach()) > 1e-3
+    assert float(metrics["policy/ref_kl"]) > 0
+
+
+def test_a_whole_batch_is_evaluated_as_the_policy_does():
+    """The values that `advantage_level: token` starts from, and the log-probabilities of the reference."""
+    module = text_learner(PPO, advantage_level="token")
+    batch, _ = response_batch(text_rollout())
+    with module.inference() as policy:
+        found = evaluate_batch(policy, batch)
+    with torch.no_grad():
+        expected = module.policy.evaluate_actions(batch)
+    mask = batch.action_mask
+    torch.testing.assert_close(found.values * mask, expected.values.float() * mask, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.logprobs, expected.logprobs.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_divergence_in_the_rewards_is_subtracted_before_advantages():
+    """Each turn's reward is lower by its tokens' k1 to the reference, and the loss has no such term."""
+    module = text_learner(RLOO, kl_coef=0.5, kl_in="reward", kl_estimator="k1")
+    turns = turns_to_learn_from(module, text_rollout())
+    batch = turns.batch
+    assert batch.ref_logprobs is None
+    with torch.no_grad(), module.policy.llm.reference():
+        reference = module.policy.evaluate_actions(batch).logprobs
+    rewards = dict(zip(RESPONSE_IDS, (1.0, 2.0, 0.0, 1.0, 0.5, 0.5), strict=True))
+    rows = zip(batch.response_ids, batch.action_mask, batch.old_logprobs, reference, strict=True)
+    for response, mask, old, ref in rows:
+        rewards[response] -= 0.5 * float((old - ref)[mask].sum())
+    first, second, third, fourth, *rest = (rewards[response] for response in RESPONSE_IDS)
+    assert turns.episode_returns.tolist() == pytest.approx([first + second, third + fourth, *rest], rel=1e-4)
