@@ -1,4 +1,4 @@
-"""The examples of the documentation: a new algorithm in one file, a new environment in one agent and one YAML."""
+"""The documentation's examples: a new algorithm in one file, a new environment in one agent and one YAML."""
 
 from __future__ import annotations
 
