@@ -47,7 +47,7 @@ def lakes(**kwargs):
 
 def first_observation(data, stage):
     """The text of a stage's first observation."""
-    [runner] = make_collector(data, data.learner, stage, 0)._runners
+    [runner] = make_collector(data, stage, 0)._runners
     runner.reset(0)
     return runner.prompt.observation_text
 

@@ -174,11 +174,11 @@ def test_test_may_play_another_environment_than_validation(settings, signs):
     validation."""
     data = module(env_kwargs={"turns": 2}, **settings)
     stages = ("fit", "validate", "test")
-    assert [data.env_maker(stage)().unwrapped.sign for stage in stages] == signs
-    assert [data.env_maker(stage)().unwrapped.turns for stage in stages] == [2, 2, 2]
-    assert data.env_maker("predict")().unwrapped.sign == signs[1]
-    assert data.agent_of("predict") is data.agent_of("validate")
-    assert (data.agent_of("test") is data.agent_of("validate")) == ("test_env_kwargs" not in settings)
+    assert [data.make_env(stage).unwrapped.sign for stage in stages] == signs
+    assert [data.make_env(stage).unwrapped.turns for stage in stages] == [2, 2, 2]
+    assert data.make_env("predict").unwrapped.sign == signs[1]
+    assert data.agents["predict"] is data.agents["validate"]
+    assert (data.agents["test"] is data.agents["validate"]) == ("test_env_kwargs" not in settings)
 
 
 def test_textworlds_test_games_are_not_validations():

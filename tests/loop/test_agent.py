@@ -131,8 +131,8 @@ def test_a_reward_reaches_the_first_turn():
     agent = make(learn={"lam": 1.0, "gamma": 1.0, "whiten_advantages": False})
     episode(agent)
     learner = agent._learner
-    batch = learner.module.prepare(rollout_of(learner._episodes, 0.0))
-    assert batch.advantages[batch.mask].tolist() == [1.0] * int(batch.mask.sum())
+    batch, _ = learner.module.prepare(rollout_of(learner._episodes, 0.0))
+    assert batch.advantages[batch.action_mask].tolist() == [1.0] * int(batch.action_mask.sum())
     assert batch.returns.flatten().tolist() == [1.0, 1.0, 1.0]
 
 
@@ -141,7 +141,7 @@ def test_gamma_discounts_by_turn():
     agent = make(learn={"lam": 1.0, "gamma": 0.5, "whiten_advantages": False})
     episode(agent)
     learner = agent._learner
-    batch = learner.module.prepare(rollout_of(learner._episodes, 0.0))
+    batch, _ = learner.module.prepare(rollout_of(learner._episodes, 0.0))
     assert sorted(batch.returns.flatten().tolist()) == [0.25, 0.5, 1.0]
 
 
@@ -332,7 +332,7 @@ def test_the_same_seed_is_the_same_run():
     for seed in (1, 1, 2):
         agent = make(VowelAgent, learn={"batch_size": 8}, seed=seed)
         returns, told = play(agent, letters.LetterEnv(), 24)
-        timeless = [{k: v for k, v in one.items() if k != "time/rollout_seconds"} for one in told]
+        timeless = [{k: v for k, v in one.items() if not k.startswith("time/")} for one in told]
         runs.append((returns, timeless, agent.model.state_dict()))
     assert repr(runs[0][:2]) == repr(runs[1][:2])  # as text, nan is nan
     assert all(torch.equal(a, b) for a, b in zip(runs[0][2].values(), runs[1][2].values(), strict=True))

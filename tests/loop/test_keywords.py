@@ -75,7 +75,7 @@ def test_trls_learning_keywords():
 
 def test_none_is_as_good_as_not_given():
     """It stands for a default in trl and transformers; but without clipping is something that one may want."""
-    sampling = generation_policy(dict.fromkeys(("temperature", "top_p", "top_k", "stop", "do_sample"))).writer.sampling
+    sampling = generation_policy(dict.fromkeys(("temperature", "top_p", "top_k", "stop", "do_sample"))).sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
     assert generation_policy({"max_new_tokens": None}).max_new_tokens == 32
     module = learner(gamma=None, lam=None, learning_rate=None, cliprange=None, init_kl_coef=None, kl_penalty=None)

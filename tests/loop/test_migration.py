@@ -10,7 +10,7 @@ import yaml
 
 from helpers.runs import lgym
 from lgym import Agent
-from lgym.loop.keywords import ESTIMATORS, GENERATION, LEARNING, LOSS, Pace, build_ppo, generation_policy, read_pace
+from lgym.loop.keywords import CRITIC, ESTIMATORS, GENERATION, LEARNING, LOSS, Pace, build_ppo, generation_policy, read_pace
 from lgym.models import LLMConfig
 
 DOC = (Path(__file__).parents[2] / "docs" / "llamagym.md").read_text(encoding="utf-8")
@@ -78,5 +78,5 @@ def test_the_tables_tell_the_defaults():
     ]  # fmt: skip
     assert float(told["learning_rate"]) == 3e-4
     assert told["kl_penalty"].strip("`") in ESTIMATORS
-    known = {*GENERATION, "do_sample", *LEARNING, *LOSS, "learning_rate", "cliprange", *vars(Pace())}
+    known = {*GENERATION, "do_sample", *LEARNING, *CRITIC, *LOSS, "learning_rate", "cliprange", *vars(Pace())}
     assert set(told) <= known
