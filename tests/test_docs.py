@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import gymnasium
@@ -37,56 +38,78 @@ def commands(page: Path) -> list[str]:
     return sorted(command for command in found if not command.startswith("test") or "--config" in command)
 
 
-README_COMMANDS = commands(README)
-OTHERS = sorted({command for page in PAGES[1:] for command in commands(page)} - set(README_COMMANDS))
+ENDS = {"--help", "--model.help", "--print_config"}
+"""Options that print and end with status 0."""
+
+RUNS = {}
+"""The shortest README command for each subcommand, configuration, and with a checkpoint or not."""
+
+for _words in sorted(map(shlex.split, commands(README)), key=len, reverse=True):
+    if not ENDS & set(_words):
+        RUNS[_words[0], _words[_words.index("--config") + 1], "--ckpt_path" in _words] = _words
+
+OTHERS = {command for page in PAGES for command in commands(page)} - set(map(shlex.join, RUNS.values()))
+
+
+def small(folder: Path, model_folder: Path, words: list[str], rollouts: int = 1) -> list[str]:
+    """Options for a run of seconds on the tiny model."""
+    amount = "turns" if "configs/cartpole.yaml" in words else "episodes"
+    options = {
+        "trainer.accelerator": "cpu",
+        "trainer.default_root_dir": folder,
+        "trainer.max_epochs": rollouts,
+        "model.init_args.llm.model": model_folder,
+        "data.num_envs": 4,
+        f"data.{amount}_per_rollout": 8,
+        "data.eval_episodes": 4,
+        "data.max_episode_steps": 20,
+    }
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, model_folder) -> Path:
+    """The folder of a run of the first command."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = RUNS["fit", "configs/blackjack.yaml", False]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        main([*words, *small(folder, model_folder, words)])
+    return folder
 
 
 def test_the_pages_have_commands():
     """No command found would pass everything below."""
-    assert len(README_COMMANDS) >= 10
-    assert len(OTHERS) >= 5
+    assert len(RUNS) >= 8
+    assert len(OTHERS) >= 8
 
 
-@pytest.mark.parametrize("command", README_COMMANDS)
-def test_a_readme_command_runs(command, tmp_path, model_folder, monkeypatch):
+@pytest.mark.parametrize("words", RUNS.values(), ids=shlex.join)
+def test_a_readme_command_runs(words, tmp_path, model_folder, trained, monkeypatch):
     """Each `lgym` command of the README, as it stands there, on the tiny model and few episodes."""
-    words = shlex.split(command)
-    by_turns = "configs/cartpole.yaml" in words
-    small = {
-        "--trainer.accelerator": "cpu",
-        "--trainer.default_root_dir": str(tmp_path),
-        "--trainer.max_epochs": "1",
-        "--model.init_args.llm.model": str(model_folder),
-        "--data.num_envs": "4",
-        "--data.turns_per_rollout" if by_turns else "--data.episodes_per_rollout": "8",
-        "--data.eval_episodes": "4",
-    }
-    flags = [f"{name}={value}" for name, value in small.items()]
     monkeypatch.chdir(ROOT)
-    if "--ckpt_path" in words:
-        main(["fit", "--config", "configs/blackjack.yaml", *flags])
-        if words[0] == "fit":
-            flags[2] = "--trainer.max_epochs=2"
-    if {"--print_config", "--help", "--model.help"} & set(words):
-        with pytest.raises(SystemExit) as stop:
-            main(words)
-        assert stop.value.code == 0
-        return
-    main([*words, *flags])
+    if words == RUNS["fit", "configs/blackjack.yaml", False]:
+        folder = trained
+    else:
+        folder = tmp_path / "run"
+        resumes = "--ckpt_path" in words
+        if resumes:
+            shutil.copytree(trained, folder)
+        main([*words, *small(folder, model_folder, words, rollouts=2 if resumes else 1)])
     if words[0] == "fit":
-        logged = set(scalars(tmp_path)) - {"epoch"}
+        logged = set(scalars(folder)) - {"epoch"}
         assert len(logged) > 20
         assert not {name for name in logged - TABLE if not PER_EVALUATION.fullmatch(name)}
 
 
-@pytest.mark.parametrize("command", OTHERS)
+@pytest.mark.parametrize("command", sorted(OTHERS))
 def test_a_command_of_the_pages_parses(command, monkeypatch, capsys):
     """An option that was renamed is refused by the parser; nothing is run."""
     words = shlex.split(command)
     config = next((word for word in words if word.endswith(".yaml")), "configs/blackjack.yaml")
     monkeypatch.chdir(ROOT if (ROOT / config).exists() else ROOT / "docs" / "examples")
     with pytest.raises(SystemExit) as stop:
-        main(words if "--model.help" in words else [*words, "--print_config"])
+        main(words if ENDS & set(words) else [*words, "--print_config"])
     assert stop.value.code == 0, capsys.readouterr().err
 
 
