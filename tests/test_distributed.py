@@ -16,10 +16,10 @@ def gradients_of_two(tmp_path_factory):
 @pytest.mark.parametrize("size", [1, 2, 100])
 @pytest.mark.parametrize("name", two_processes.ALGORITHMS)
 def test_two_processes_have_the_gradients_of_one(gradients_of_two, name, size):
-    """In float64 (but for the model's norms), through DDP itself: advantages, their whitening and the loss's divisor are
-    over both; where one rank has fewer minibatches, they are filled up."""
+    """In float64 (but for the model's norms), through DDP itself: advantages, their whitening and the loss's
+    divisor are over both; where one rank has fewer minibatches, they are filled up."""
     whole = two_processes.gradients(name, 100)
     for rank in range(2):
-        for own, expected in zip(gradients_of_two[rank][name][size], whole, strict=True):
-            torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-7)
+        for gradient, expected in zip(gradients_of_two[rank][name][size], whole, strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
     assert any(bool((gradient != 0).any()) for gradient in whole)

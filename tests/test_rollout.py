@@ -10,7 +10,8 @@ PROMPT = Prompt((1, 2), ((3,),), ("a",), "here")
 
 
 def test_equal_prompts_are_one_key():
-    """A prompt that was forgotten and rendered again finds its entry; how the observation reads does not count."""
+    """A prompt that was forgotten and rendered again finds its entry; how the observation reads does not
+    count."""
     assert {PROMPT: 1}[Prompt((1, 2), ((3,),), ("a",), "HERE", shortened=True)] == 1
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from helpers.rollouts import candidate_learner as learner
 from helpers.runs import QUICK, assert_same, assert_same_run, checkpoint, lgym, scalars
 from helpers.spoiler import Spoiler
 from lgym.callbacks import CollapseGuard
 from lgym.modules import PPO
-from modules.test_ppo import learner
 from test_resume import SCHEDULE, TALK, THINKS, WARM
 
 RATE = "model__init_args__optimizer__init_args__lr"

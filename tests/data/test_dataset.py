@@ -77,7 +77,7 @@ def test_a_warm_up_rollout_plays_one_episode_in_each_environment(num_envs, group
 
 
 def test_a_process_without_episodes_makes_no_environments():
-    """Where an evaluation has fewer episodes than a run has processes."""
+    """An evaluation may have fewer episodes than a run has processes."""
 
     def make_collector():
         raise AssertionError("Environments were made.")

@@ -21,7 +21,7 @@ from lgym.envs.make import make_env
 
 ROOT = Path(__file__).parents[2]
 EPISODES = 1_000_000
-"""Of one stage in one process; more than any run has played."""
+"""Episodes of one stage in one process; more than any run has played."""
 
 
 def module(batch=None, **settings):
@@ -170,8 +170,8 @@ def test_sampling_and_shuffling_go_on_apart():
     ],
 )
 def test_test_may_play_another_environment_than_validation(settings, signs):
-    """What it has otherwise, and what it leaves out stays as validation has it; `predict` goes with
-    validation."""
+    """`test_env_kwargs` override validation's, and a setting that they leave out stays as validation has it;
+    `predict` goes with validation."""
     data = module(env_kwargs={"turns": 2}, **settings)
     stages = ("fit", "validate", "test")
     assert [data.make_env(stage).unwrapped.sign for stage in stages] == signs

@@ -176,7 +176,7 @@ def test_a_mapping_is_read_by_state():
         (np.full(280, np.nan), "nan"),
     ],
 )
-def test_what_is_no_policy_is_refused(wrong, message):
+def test_other_arrays_than_policies_are_refused(wrong, message):
     """Logits or a partial table passed by mistake must not come back as a value."""
     with pytest.raises(ValueError, match=message):
         blackjack.policy_value(wrong)

@@ -82,7 +82,7 @@ def test_rendering():
 
 
 @pytest.mark.parametrize("wrong", [{"size": 1}, {"p": 0.0}, {"maps": 0}, {"first_map": -1}])
-def test_what_makes_no_lake_is_refused(wrong):
+def test_settings_that_make_no_lake_are_refused(wrong):
     """With p=0 a map would be drawn for ever."""
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
         RandomFrozenLakeEnv(**wrong)

@@ -20,7 +20,7 @@ class Chain:
 
 
 def test_tables():
-    """What ends leads nowhere, whatever state it names."""
+    """A transition that ends leads nowhere, whatever state it names."""
     known = tables(Chain())
     assert known.transitions.tolist() == [[[1, 0], [0, 0.5]], [[0, 0], [0, 0]]]
     assert known.rewards.tolist() == [[1, 0], [0, 8]]

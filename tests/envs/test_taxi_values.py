@@ -1,4 +1,4 @@
-"""What Taxi is worth."""
+"""The exact values of Taxi."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_intermediate_rewards_pay_the_way():
 @pytest.mark.parametrize(
     "command", ["xyzzy", "", "save", "look\ninventory", "quit", "take every thing", "é€", "go " * 100]
 )
-def test_what_is_no_command_changes_nothing(env, command, monkeypatch, tmp_path):
+def test_other_text_than_commands_changes_nothing(env, command, monkeypatch, tmp_path):
     """The interpreter would write a file for `save`, and end for `quit`."""
     monkeypatch.chdir(tmp_path)
     observation, before = env.reset(seed=0)
@@ -163,6 +163,7 @@ def test_ranges_are_kept_apart_and_drawn_by_number():
     assert train._recipes[10:] == made_games((2, 3), 4, (2, 3), 40, 10)._recipes
 
 
+@pytest.mark.slow
 def test_processes_may_compile_the_same_game_at_once(tmp_path):
     """Into an empty folder, with hash seeds of their own; both play the same game."""
     code = f"from lgym.envs import make_env\nprint(make_env('lgym/TextWorld-v0', {SMALL}).reset(seed=1))"
@@ -174,10 +175,10 @@ def test_processes_may_compile_the_same_game_at_once(tmp_path):
         )
         for seed in ("1", "2")
     ]
-    said = [process.communicate(timeout=120)[0] for process in running]
+    outputs = [process.communicate(timeout=120)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
-    assert said[0] == said[1]
-    assert b"Goal: " in said[0]
+    assert outputs[0] == outputs[1]
+    assert b"Goal: " in outputs[0]
 
 
 def test_it_can_be_pickled_and_run_in_workers(env):
@@ -211,7 +212,7 @@ def test_resets_leave_nothing_open(env):
 
 
 def test_files_are_games_too(env, tmp_path):
-    """As a folder, a pattern and a path, compiled or not; the .z8 and the .json of one game are one."""
+    """A folder, a pattern and a path, compiled or not; the .z8 and the .json of one game are one."""
     expected = [env.reset(seed=seed)[0] for seed in (0, 1)]
     for number, name in enumerate(("a", "b")):
         path = made_games(2, 3, 2, 2, 20).path(number)

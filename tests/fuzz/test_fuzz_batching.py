@@ -1,4 +1,5 @@
-"""From any rollout to its minibatches: each turn once per pass, with all that belongs to it, and the mean over the rollout."""
+"""From any rollout to its minibatches: each turn once per pass, with all that belongs to it, and the mean
+over the rollout."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def prompt_lists(draw):
         beginning = draw(st.sampled_from([(), *earlier, *earlier[-1:] * 5]))
         token_ids = beginning + tuple(draw(st.lists(st.integers(0, 2), min_size=1, max_size=3)))
         candidates = tuple(f"{number} {c}" for c in range(draw(st.integers(1, 4))))
-        prompts.append(Prompt(token_ids, tuple((c,) for c in range(len(candidates))), candidates, str(number)))
+        prompts.append(
+            Prompt(token_ids, tuple((c,) for c in range(len(candidates))), candidates, str(number))
+        )
     return tuple(prompts)
 
 
@@ -121,7 +124,8 @@ def ppo(whiten_advantages):
 @inputs(60)
 @given(rollouts(generates_text=False), SIZES, ORDERS, st.booleans())
 def test_every_turn_is_in_one_minibatch_of_a_pass(rollout, size, seed, whiten_advantages):
-    """With its prompt, choice and distribution; and the minibatches' losses average to the mean over the rollout."""
+    """With its prompt, choice and distribution; and the minibatches' losses average to the mean over the
+    rollout."""
     batch, _ = ppo(whiten_advantages).prepare(rollout)
     distributions = {number: response.candidate_logprobs for number, response in played_turns(rollout)}
     parts = one_pass(batch, size, seed)
@@ -132,7 +136,9 @@ def test_every_turn_is_in_one_minibatch_of_a_pass(rollout, size, seed, whiten_ad
     for part in parts:
         assert len(part.prompts) < size + max(map(len, batch.prompt_chains))
         columns = (part.prompt_index, part.choices, part.old_values, part.advantages, part.returns)
-        for row, choice, value, advantage, target in zip(*(x.flatten().tolist() for x in columns), strict=True):
+        for row, choice, value, advantage, target in zip(
+            *(x.flatten().tolist() for x in columns), strict=True
+        ):
             prompt = part.prompts[row]
             number = rollout.prompts.index(prompt)
             width = len(prompt.candidates)
@@ -151,7 +157,9 @@ def test_every_turn_is_in_one_minibatch_of_a_pass(rollout, size, seed, whiten_ad
 
 def oracle_logprobs(prompt, token_ids, choice):
     """Numbers that depend on the prompt and on all of the response so far."""
-    return [-((hash((prompt.token_ids, token_ids[: t + 1], choice)) % 997) / 400.0) for t in range(len(token_ids))]
+    return [
+        -((hash((prompt.token_ids, token_ids[: t + 1], choice)) % 997) / 400.0) for t in range(len(token_ids))
+    ]
 
 
 class OraclePolicy(GenerationPolicy):
@@ -198,7 +206,8 @@ LOSSES = st.builds(
 @inputs(60)
 @given(rollouts(generates_text=True), SIZES, ORDERS, LOSSES, st.booleans(), st.booleans())
 def test_the_losses_of_a_pass_average_to_the_rollouts(rollout, size, seed, loss, with_values, some_are_zero):
-    """Token by token in a plain loop over the rollout; a response that several turns gave is evaluated once."""
+    """Token by token in a plain loop over the rollout; a response that several turns gave is evaluated
+    once."""
     advantages = torch.from_numpy(np.random.default_rng(seed).normal(size=int(rollout.mask.sum())))
     if some_are_zero:
         advantages[::2] = 0.0
@@ -243,7 +252,10 @@ def plain_loss(rollout, config, advantages, returns):
 def test_prompt_chains_partition_the_prompts(rollout):
     """Each that was acted on is in one chain, where each prompt extends the one before."""
     chains = prompt_chains(rollout)
-    assert sorted(number for chain in chains for number in chain) == rollout.prompt_index[rollout.mask].unique().tolist()
+    assert (
+        sorted(number for chain in chains for number in chain)
+        == rollout.prompt_index[rollout.mask].unique().tolist()
+    )
     for chain in chains:
         token_ids = [rollout.prompts[number].token_ids for number in chain]
         assert all(
@@ -258,14 +270,26 @@ PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8).map(tuple),
 @inputs(120)
 @given(PATHS, st.integers(1, 30), st.sampled_from(["padded", "prefix_cache", "tree"]))
 def test_packed_sequences_come_back_and_see_nothing_else(paths, row_length, layout):
-    """Each token sees those before it in its own sequence, in its row or in its row prefix, and no other."""
-    packed = pack(paths, row_length=row_length, share_prefixes=layout != "padded", row_prefixes=layout == "tree")
+    """Each token sees those before it in its own sequence, in its row or in its row prefix, and no
+    other."""
+    packed = pack(
+        paths, row_length=row_length, share_prefixes=layout != "padded", row_prefixes=layout == "tree"
+    )
     count = sum(packed.lengths)
     assert packed.num_tokens == count == len(packed.token_ids) == int(packed.token_mask.sum())
     seen = [  # by each token
-        sorted([*prefix[: int(packed.row_prefix_lengths[first + place])], *(first + other for other in mask[place].nonzero()[0])])
+        sorted(
+            [
+                *prefix[: int(packed.row_prefix_lengths[first + place])],
+                *(first + other for other in mask[place].nonzero()[0]),
+            ]
+        )
         for first, length, prefix, mask in zip(
-            accumulate(packed.lengths, initial=0), packed.lengths, packed.row_prefixes, packed.attn_masks, strict=False
+            accumulate(packed.lengths, initial=0),
+            packed.lengths,
+            packed.row_prefixes,
+            packed.attn_masks,
+            strict=False,
         )
         for place in range(length)
     ]
@@ -301,8 +325,8 @@ def test_a_packed_sequence_is_computed_as_if_alone(paths, row_length):
     together, index = LLM.hidden_states(paths, ones, row_length=row_length)
     assert LLM.layout == "tree"  # not padded because a first look found it wrong
     for path, rows in zip(paths, index, strict=True):
-        alone, own = LLM.hidden_states([path], [1], row_length=row_length)
-        torch.testing.assert_close(together[list(rows)], alone[list(own[0])], rtol=1e-9, atol=1e-9)
+        alone, alone_index = LLM.hidden_states([path], [1], row_length=row_length)
+        torch.testing.assert_close(together[list(rows)], alone[list(alone_index[0])], rtol=1e-9, atol=1e-9)
 
 
 @inputs(40)
@@ -316,8 +340,10 @@ def test_a_divergence_in_the_rewards_is_the_turns_own(rollout, estimator, kl_coe
     assert turns.batch.ref_logprobs is None
     assert torch.equal(turns.rewards[~rollout.mask], rollout.rewards[~rollout.mask])
     rewards = zip(turns.rewards[rollout.mask].tolist(), rollout.rewards[rollout.mask].tolist(), strict=True)
-    for (number, response), (reward, paid) in zip(played_turns(rollout), rewards, strict=True):
+    for (number, response), (reward, before) in zip(played_turns(rollout), rewards, strict=True):
         mask = torch.tensor(response.action_mask)
         reference = oracle_logprobs(rollout.prompts[number], response.token_ids, response.choice)
-        kl = kl_estimate(torch.tensor(response.logprobs)[mask], torch.tensor(reference)[mask], estimator=estimator)
-        assert reward == pytest.approx(paid - kl_coef * float(kl.sum()), abs=1e-4)
+        kl = kl_estimate(
+            torch.tensor(response.logprobs)[mask], torch.tensor(reference)[mask], estimator=estimator
+        )
+        assert reward == pytest.approx(before - kl_coef * float(kl.sum()), abs=1e-4)

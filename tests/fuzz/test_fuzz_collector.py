@@ -95,7 +95,7 @@ def turns_of(rollout, name):
 
 
 def check_streams(rollout):
-    """Within each stream, values follow on each other, and only an episode that has ended gives way to
+    """In each stream, values follow on each other, and only an episode that has ended gives way to
     another."""
     assert not rollout.rewards[~rollout.mask].any()
     assert rollout.terminated[~rollout.mask].all()

@@ -1,4 +1,5 @@
-"""The losses against their formulas in plain Python: near and far policies, open and closed bounds, any numbers."""
+"""The losses against their formulas in plain Python: near and far policies, open and closed bounds, any
+numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from lgym.functional import (
 
 NUMBERS = st.floats(-10, 10) | st.sampled_from([0.0, 1.0, -1.0, 1e12, -1e12, 1e-12, 0.1])
 LOGPROBS = st.floats(-200, 0) | st.sampled_from([0.0, -1e-7, -1e-4, -1.0, -1.0001, -1000.0])
-PAIRS = st.tuples(LOGPROBS, LOGPROBS) | st.builds(lambda x, d: (x, x + d), st.floats(-5, 0), st.floats(-1e-6, 1e-6))
+PAIRS = st.tuples(LOGPROBS, LOGPROBS) | st.builds(
+    lambda x, d: (x, x + d), st.floats(-5, 0), st.floats(-1e-6, 1e-6)
+)
 
 
 @inputs(80)
@@ -48,9 +51,15 @@ WIDE = BOUNDS | st.sampled_from([math.inf, 5.0])
 
 
 @inputs(100)
-@given(st.lists(st.tuples(PAIRS, NUMBERS), max_size=6), BOUNDS, WIDE, st.sampled_from([torch.float32, torch.float64]))
+@given(
+    st.lists(st.tuples(PAIRS, NUMBERS), max_size=6),
+    BOUNDS,
+    WIDE,
+    st.sampled_from([torch.float32, torch.float64]),
+)
 def test_the_clipped_loss(entries, clip_low, clip_high, dtype):
-    """Value and gradient; an advantage of 0, and a ratio beyond its bound, teach nothing however large the ratio."""
+    """Value and gradient; an advantage of 0, and a ratio beyond its bound, teach nothing however large the
+    ratio."""
     new, old = (torch.tensor([pair[i] for pair, _ in entries], dtype=dtype) for i in (0, 1))
     advantages = torch.tensor([a for _, a in entries], dtype=dtype)
     new.requires_grad_()

@@ -1,4 +1,4 @@
-"""Any reply has an answer: a legal action or a failure with its reason, in bounded time."""
+"""Any response has an answer: a legal action or a failure with its reason, in bounded time."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def having(value):
     PROSE,
 )
 def test_the_last_object_with_an_action_wins(parts, prose):
-    """What a model wrote first it may have taken back."""
+    """A model may have taken back its first answer."""
     text = "".join(before + json.dumps(value) for before, value in parts) + prose
     found = [own for _, value in parts if (own := having(json.loads(json.dumps(value)))) is not None]
     assert repr(last_json_object(text, "action")) == repr(found[-1] if found else None)
@@ -251,7 +251,7 @@ def tried(text):
     )
 )
 def test_the_search_is_as_trying_every_stretch(pieces):
-    """What is skipped must not hold an object that counts."""
+    """Skipped text must not hold an object that counts."""
     text = "".join(pieces)
     assert last_json_object(text, "action") == tried(text)
 
@@ -288,7 +288,7 @@ PATTERNS = [
 
 @inputs(120)
 @given(st.sampled_from(PATTERNS), TEXTS)
-def test_what_a_pattern_says_stands_in_the_text(pattern, text):
+def test_the_match_of_a_pattern_stands_in_the_text(pattern, text):
     """And is never empty: an empty word would be the action of that name."""
     said = last_match(text, pattern)
     assert said is None or (said and said in text[-PATTERN_LENGTH:])

@@ -1,5 +1,5 @@
-"""The maths against plain Python loops in float64: any shape, any pattern of ends and masks, any magnitude, rubbish where
-nothing is to be read."""
+"""The maths against plain Python loops in float64: any shape, any pattern of ends and masks, any magnitude,
+rubbish where nothing is to be read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def tensor(grid, shape, dtype=torch.float64):
 def close(found, expected, scale=1.0):
     """Within float64's rounding of sums of numbers of that size."""
     torch.testing.assert_close(
-        found, torch.as_tensor(expected, dtype=found.dtype).reshape(found.shape), rtol=1e-9, atol=1e-10 * scale
+        found,
+        torch.as_tensor(expected, dtype=found.dtype).reshape(found.shape),
+        rtol=1e-9,
+        atol=1e-10 * scale,
     )
 
 
@@ -64,7 +67,8 @@ def streams(draw):
     terminated, truncated = (draw(grids(shape, st.booleans())) for _ in range(2))
     rubbish = draw(RUBBISH)
     following = [
-        [rubbish if end else x for x, end in zip(*row, strict=True)] for row in zip(following, terminated, strict=True)
+        [rubbish if end else x for x, end in zip(*row, strict=True)]
+        for row in zip(following, terminated, strict=True)
     ]
     return shape, rewards, values, following, terminated, truncated
 
@@ -124,13 +128,17 @@ EPISODES = st.lists(st.tuples(NUMBERS, st.integers(-2, 2), st.integers(0, 2)), m
 @given(EPISODES, st.booleans(), st.sampled_from([0.0, 1e-4, 1.0]))
 def test_group_advantages(episodes, scale_by_std, eps):
     """Of each group alone; of equal returns, or one alone, exactly 0."""
-    returns, groups, states = (list(column) for column in zip(*episodes, strict=True)) if episodes else ([], [], [])
+    returns, groups, states = (
+        (list(column) for column in zip(*episodes, strict=True)) if episodes else ([], [], [])
+    )
     arguments = torch.tensor(returns, dtype=torch.float64), torch.tensor(groups, dtype=torch.int64)
     found = group_advantages(*arguments, scale_by_std=scale_by_std, eps=eps)
     others = leave_one_out_advantages(*arguments)
-    of_states = state_advantages(arguments[0], torch.tensor(states, dtype=torch.int64), arguments[1], scale_by_std=False)
+    of_states = state_advantages(
+        arguments[0], torch.tensor(states, dtype=torch.int64), arguments[1], scale_by_std=False
+    )
     assert found.shape == others.shape == of_states.shape == (len(episodes),)
-    for i, (own, group, state) in enumerate(episodes):
+    for i, (episode_return, group, state) in enumerate(episodes):
         members = [r for r, g in zip(returns, groups, strict=True) if g == group]
         alike = [r for r, g, s in zip(returns, groups, states, strict=True) if (g, s) == (group, state)]
         rest = [r for j, (r, g) in enumerate(zip(returns, groups, strict=True)) if g == group and j != i]
@@ -140,9 +148,15 @@ def test_group_advantages(episodes, scale_by_std, eps):
             assert float(found[i]) == float(others[i]) == 0.0
         else:
             by = std + eps if scale_by_std else 1.0
-            assert float(found[i]) == pytest.approx((own - fmean(members)) / by, rel=1e-6, abs=1e-10 * scale / by)
-            assert float(others[i]) == pytest.approx(own - fmean(rest), rel=1e-6, abs=1e-10 * scale)
-        assert float(of_states[i]) == pytest.approx(own - fmean(alike), rel=1e-6, abs=1e-10 * scale)
+            assert float(found[i]) == pytest.approx(
+                (episode_return - fmean(members)) / by, rel=1e-6, abs=1e-10 * scale / by
+            )
+            assert float(others[i]) == pytest.approx(
+                episode_return - fmean(rest), rel=1e-6, abs=1e-10 * scale
+            )
+        assert float(of_states[i]) == pytest.approx(
+            episode_return - fmean(alike), rel=1e-6, abs=1e-10 * scale
+        )
         assert len(set(alike)) > 1 or float(of_states[i]) == 0.0
 
 
@@ -175,7 +189,9 @@ def test_means_and_spreads(entries, rubbish, as_mask):
     elif variance > 1e-9 * scale * scale:
         std = math.sqrt(variance) + 1e-8
         found = whiten(x.detach(), mask)
-        assert found.tolist() == pytest.approx([(a - mean) / std if w else 0.0 for a, _, w in counts], rel=1e-6, abs=1e-7)
+        assert found.tolist() == pytest.approx(
+            [(a - mean) / std if w else 0.0 for a, _, w in counts], rel=1e-6, abs=1e-7
+        )
     error = [(b - a, w) for a, b, w in counts if w]
     mean_error = sum(w * e for e, w in error) / total if total else 0.0
     unexplained = sum(w * (e - mean_error) ** 2 for e, w in error)
@@ -192,12 +208,19 @@ def token_streams(draw):
     shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 4)))
     mask = tensor(draw(grids(shape, st.booleans())), shape, torch.bool)
     mask[0, 0] = True
-    action_mask = [draw(st.lists(st.booleans(), min_size=3, max_size=3).filter(any)) for _ in range(int(mask.sum()))]
+    action_mask = [
+        draw(st.lists(st.booleans(), min_size=3, max_size=3).filter(any)) for _ in range(int(mask.sum()))
+    ]
     rewards, next_values = (tensor(draw(grids(shape, st.floats(-5, 5))), shape) for _ in range(2))
     terminated, truncated = (
         tensor(draw(grids(shape, st.booleans())), shape, torch.bool) | (~mask & end) for end in (True, False)
     )
-    rollout = {"values": rewards, "next_values": next_values, "terminated": terminated, "truncated": truncated}
+    rollout = {
+        "values": rewards,
+        "next_values": next_values,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
     turns = SimpleNamespace(rewards=rewards, rollout=SimpleNamespace(**rollout, mask=mask))
     return turns, torch.tensor(action_mask)
 
@@ -231,7 +254,9 @@ def test_gae_over_tokens(stream, gamma, gae_lambda):
         expected = turns.rewards[row, n] - values[turn, last]
         expected = expected + gamma * (0 if terminated else rollout.next_values[row, n])
         first = int(chosen[turn + 1].nonzero()[0]) if later_turn else 0
-        expected = expected + (gamma * gae_lambda * advantages[turn + 1, first] if later_turn and not ended else 0)
+        expected = expected + (
+            gamma * gae_lambda * advantages[turn + 1, first] if later_turn and not ended else 0
+        )
         close(advantages[turn, last], expected)
         for token, following in zip(tokens, tokens[1:], strict=False):
             delta = values[turn, following] - values[turn, token]

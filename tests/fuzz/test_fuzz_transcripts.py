@@ -65,7 +65,8 @@ CONVERSATIONS = st.booleans().flatmap(
 
 
 def turns_shown(builder, turns, observation, ids, most):
-    """How many turns a prompt shows that the template has rendered anew; `None` if it is none of these."""
+    """The number of turns that a prompt shows that the template has rendered anew; `None` if it is none of
+    these."""
     return max((k for k in range(most + 1) if rendered(builder, turns, observation, k) == ids), default=None)
 
 

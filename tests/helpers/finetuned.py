@@ -1,4 +1,5 @@
-"""A tiny model fine-tuned on the form of an answer, favoring none: as a small instruct model brings it along."""
+"""A tiny model fine-tuned on the form of an answer, favoring none: as a small instruct model brings it
+along."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ OBSERVED = ((4, 21), (1, 10), (0, 1))
 
 
 def finetuned(agent: Any, answers: Sequence[str], steps: int = 120) -> tuple[Any, Any]:
-    """Fine-tune the tiny model for so many steps, each on four conversations about Blackjack with random answers.
+    """Fine-tune the tiny model for so many steps, each on four conversations about Blackjack with random
+    answers.
 
     Returns:
         The model and its tokenizer.
@@ -27,14 +29,18 @@ def finetuned(agent: Any, answers: Sequence[str], steps: int = 120) -> tuple[Any
         width = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row, _ in rows])
         answer_mask = torch.tensor([mask + [False] * (width - len(mask)) for _, mask in rows])
-        logprobs = model(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+        logprobs = (
+            model(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+        )
         optimizer.zero_grad()
         (-logprobs[answer_mask[:, 1:]].mean()).backward()
         optimizer.step()
     return model.eval(), tokenizer
 
 
-def _conversation(agent: Any, answers: Sequence[str], tokenizer: Any, rng: np.random.Generator) -> tuple[list, list]:
+def _conversation(
+    agent: Any, answers: Sequence[str], tokenizer: Any, rng: np.random.Generator
+) -> tuple[list, list]:
     """Tokens of one or two turns, and a mask that is 1 for answers."""
     messages = [{"role": "system", "content": agent.get_system_prompt()}]
     ids: list[int] = []

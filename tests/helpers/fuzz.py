@@ -1,5 +1,5 @@
-"""How much the property tests try: `LGYM_FUZZ=100` tries a hundred times as many inputs, other ones every
-time."""
+"""The amount of inputs that the property tests try: `LGYM_FUZZ=100` tries a hundred times as many inputs,
+other ones every time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ MORE = int(os.environ.get("LGYM_FUZZ", "1"))
 
 
 def inputs(count: int) -> settings:
-    """So many inputs, the same in every run; multiplied by `LGYM_FUZZ`, and then new ones."""
+    """The settings for so many inputs, the same in every run; multiplied by `LGYM_FUZZ`, and then new
+    ones."""
     return settings(
         max_examples=count * MORE,
         derandomize=MORE == 1,

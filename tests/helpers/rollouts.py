@@ -80,7 +80,7 @@ def gradients_of(module: PolicyLearner, batch: ResponseBatch) -> dict[str, torch
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
-# -- candidates -----------------------------------------------------------------------------------------------
+# -- candidates ----------------------------------------------------------------------------------------------
 
 
 def candidate_prompt(text: str, *candidates: str) -> Prompt:
@@ -114,7 +114,8 @@ def candidate_rollout(module: PolicyLearner, **changes: Any) -> Rollout:
         "prompts": CANDIDATE_PROMPTS,
         "prompt_values": values,
         "responses": tuple(
-            choice_response(CANDIDATE_PROMPTS[number], choice, distributions[number]) for number, choice in CHOICES
+            choice_response(CANDIDATE_PROMPTS[number], choice, distributions[number])
+            for number, choice in CHOICES
         ),
         "prompt_index": torch.tensor([[0, 1, 0], [2, 1, 0]]),
         "response_index": torch.tensor([[0, 1, 2], [3, 4, 5]]),
@@ -135,11 +136,11 @@ def candidate_rollout(module: PolicyLearner, **changes: Any) -> Rollout:
     return Rollout(**{**columns, **changes})
 
 
-# -- free text ------------------------------------------------------------------------------------------------
-
+# -- free text -----------------------------------------------------------------------------------------------
 TEXT_PROMPTS = (make_prompt("red"), make_prompt("green"), make_prompt("a long way round"))
 RESPONSE_IDS = [(70, 71), (72,), (70, 75, 76, 77), (80, 81, 82), (83, 84), (85,)]
-"""The responses of `text_rollout`: episode 0 has 0 and 1, episode 1 has 2 and 3, episodes 2 and 3 one each."""
+"""The responses of `text_rollout`: episode 0 has 0 and 1, episode 1 has 2 and 3, episodes 2 and 3 one
+each."""
 
 
 def text_learner(algorithm: type[PolicyLearner], **settings: Any) -> Any:

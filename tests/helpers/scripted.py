@@ -55,7 +55,8 @@ class Numbered(TextAgent):
 
 
 class DyingEnv(WorkerEnv):
-    """As if in a worker that dies at certain steps of the episodes of certain seeds, once for each."""
+    """Acts like an environment in a worker that dies at certain steps of the episodes of certain seeds, once
+    for each."""
 
     def __init__(self, env: gymnasium.Env, deaths: dict[int, list[int]]) -> None:
         self.name, self.inside, self.deaths = "Scripted", LocalEnv(env), deaths

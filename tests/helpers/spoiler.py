@@ -17,7 +17,7 @@ class Spoiler(L.Callback):
     """To be named after a guard among the callbacks, so that it notes what the guard has left."""
 
     seen: ClassVar[list[dict[str, Any]]] = []
-    """Of every rollout, of all runs of a test: weights, optimizer state, random state, whether all weights
+    """Each rollout of all runs of a test: weights, optimizer state, random state, whether all weights
     are finite."""
 
     def __init__(

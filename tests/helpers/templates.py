@@ -19,7 +19,8 @@ DROPS_THINKING = tiny.TEMPLATE.replace(
     "message['content']",
     "(message['content'].split('e')[-1] if message['role'] == 'assistant' else message['content'])",
 )
-"""As Qwen 3's drops the text before `</think>`; here before the last letter e, so that random text has it."""
+"""Drops the text before the last letter e, as Qwen 3's drops that before `</think>`, so that random text has
+it."""
 
 ENDS_OTHERWISE = tiny.TEMPLATE.replace("<|im_end|>", "<|pad|>")
 """Turns end with the token that pads, and not with the one that the model ends a reply with."""

@@ -32,10 +32,14 @@ class MemoryLogger(Logger):
 
 
 def tiny_config(model_folder: Path, **changes: Any) -> LLMConfig:
-    return LLMConfig(**{"model": str(model_folder), "lora": LoraSettings(r=4), "value_hidden_size": 16, **changes})
+    return LLMConfig(
+        **{"model": str(model_folder), "lora": LoraSettings(r=4), "value_hidden_size": 16, **changes}
+    )
 
 
-def fit(module: Any, folder: Path, *, data: dict[str, Any], trainer: dict[str, Any]) -> dict[str, list[float]]:
+def fit(
+    module: Any, folder: Path, *, data: dict[str, Any], trainer: dict[str, Any]
+) -> dict[str, list[float]]:
     """Train for two rollouts on the echo task, without evaluation.
 
     Args:

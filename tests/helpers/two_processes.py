@@ -64,7 +64,9 @@ def with_episodes(rollout: Rollout) -> Rollout:
 
 def streams(rollout: Rollout, first: int, last: int) -> Rollout:
     """Some of a rollout's streams."""
-    grids = {name: grid for name, grid in vars(rollout).items() if isinstance(grid, Tensor) and grid.dim() == 2}
+    grids = {
+        name: grid for name, grid in vars(rollout).items() if isinstance(grid, Tensor) and grid.dim() == 2
+    }
     return with_episodes(replace(rollout, **{name: grid[first:last] for name, grid in grids.items()}))
 
 
@@ -82,8 +84,8 @@ class Loss(nn.Module):
 
 
 def gradients(name: str, size: int, *, rank: int | None = None) -> list[Tensor]:
-    """The gradients of one pass in minibatches of a size, averaged over these: over all streams, or a rank's half of them by
-    DDP."""
+    """The gradients of one pass in minibatches of a size, averaged over these: over all streams, or a rank's
+    half of them by DDP."""
     module = learner(name)
     rollout = joint_rollout(module)
     loss: nn.Module = Loss(module)
@@ -113,7 +115,8 @@ def _run(rank: int, folder: str, work: Callable[[int], Any]) -> None:
 
 
 def in_two_processes(folder: Path, work: Callable[[int], Any]) -> list[Any]:
-    """The results of a function of the rank in each of two processes that know of each other: tensors and plain data."""
+    """The results of a function of the rank in each of two processes that know of each other: tensors and
+    plain data."""
     set_forkserver_preload(["lgym.modules", "lgym.data"])  # imported once for all processes
     multiprocessing.start_processes(_run, args=(str(folder), work), nprocs=2, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]

@@ -1,4 +1,5 @@
-"""GRPO teaches the tiny model to say one of a few letters; rewards that are turned round teach the opposite."""
+"""GRPO teaches the tiny model to say one of a few letters; rewards that are turned round teach the
+opposite."""
 
 from __future__ import annotations
 

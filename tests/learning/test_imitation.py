@@ -27,13 +27,13 @@ class WordExpert:
         return int(observation)
 
 
-def learn(tmp_path, model_folder, algorithm=PPO, policy=None, sft=SFTConfig(), **data):  # noqa: B008
+def learn(tmp_path, model_folder, algorithm=PPO, policy=None, sft=None, **data):
     """The curves of eight rollouts of the echo task with 100 evaluation episodes at the end."""
     module = algorithm(
         llm=tiny_config(model_folder),
         policy=policy or CandidatePolicy(length_normalization="token", temperature=3),
         optimizer=partial(torch.optim.AdamW, lr=0.02),
-        sft=sft,
+        sft=sft or SFTConfig(),
         **({"loss": LossConfig()} if algorithm is REINFORCE else {}),
     )
     settings = {"env_kwargs": {"sign": 1}, "num_envs": 32, "minibatch_size": 2, "eval_episodes": 100}
@@ -52,10 +52,14 @@ def word_lines(tmp_path, wrong=0):
 @pytest.mark.parametrize("source", ["lines", "expert"])
 def test_demonstrations_alone_teach_the_task(tmp_path, model_folder, source):
     """No reward is learned from in these rollouts."""
-    demonstrations = word_lines(tmp_path) if source == "lines" else [ExpertDemonstrations(WordExpert(), episodes=9)]
+    demonstrations = (
+        word_lines(tmp_path) if source == "lines" else [ExpertDemonstrations(WordExpert(), episodes=9)]
+    )
     curves = learn(tmp_path, model_folder, sft=SFT_ALONE, demonstrations=demonstrations)
     assert curves["val_sampled/return_mean"][-1] > 0.6  # chance is 1/3
-    assert curves["loss/sft"][-1] < curves["loss/sft"][0] < math.log(3)  # a rollout's mean; chance is one of three
+    assert (
+        curves["loss/sft"][-1] < curves["loss/sft"][0] < math.log(3)
+    )  # a rollout's mean; chance is one of three
 
 
 def test_wrong_demonstrations_teach_the_wrong_words(tmp_path, model_folder):
@@ -65,7 +69,8 @@ def test_wrong_demonstrations_teach_the_wrong_words(tmp_path, model_folder):
 
 
 def test_a_warm_start_plays_few_episodes(tmp_path, model_folder):
-    """Two rollouts of 4 episodes, one in each environment, then 32 as configured; a reward's loss comes with the third."""
+    """Two rollouts of 4 episodes, one in each environment, then 32 as configured; a reward's loss comes with
+    the third."""
     demonstrations = [ExpertDemonstrations(WordExpert(), episodes=9)]
     curves = learn(
         tmp_path, model_folder, sft=SFTConfig(rollouts=2), demonstrations=demonstrations, num_envs=4
@@ -114,7 +119,8 @@ def test_the_best_episodes_are_learned_from(tmp_path, model_folder):
 
 @pytest.mark.parametrize("demonstrated", [False, True])
 def test_half_a_setting_is_refused(tmp_path, demonstrated):
-    """A weight without demonstrations, and the reverse, would have no effect; refused before a model is loaded."""
+    """A weight without demonstrations, and the reverse, would have no effect; refused before a model is
+    loaded."""
     module = PPO(llm=LLMConfig(model="no-such-model"), sft=SFTConfig(coef=0.0 if demonstrated else 1.0))
     data = {"demonstrations": [ExpertDemonstrations(WordExpert(), episodes=9)]} if demonstrated else {}
     with pytest.raises(ConfigError, match="set both sides, or neither"):

@@ -63,8 +63,8 @@ def test_without_a_window_the_word_can_only_be_guessed(tmp_path, model_folder):
 
 
 def test_earlier_episodes_tell_the_answer_to_a_name(tmp_path, model_folder):
-    """Of every four rollouts with the same names, the last know most: with one of four tries in the first found right, 0.80
-    of the names; in the first rollout with new ones it is chance again."""
+    """Of every four rollouts with the same names, the last know most: with one of four tries in the first
+    found right, 0.80 of the names; in the first rollout with new ones it is chance again."""
     memory = EpisodicMemory(min_similarity=1, return_weight=1, half_life=None)
     returns = learn_names(tmp_path, model_folder, episodic_memory=memory)
     assert max(returns) > 0.62
@@ -72,6 +72,6 @@ def test_earlier_episodes_tell_the_answer_to_a_name(tmp_path, model_folder):
 
 
 def test_without_earlier_episodes_the_answer_can_only_be_guessed(tmp_path, model_folder):
-    """The control: the highest of eight rollouts stays near 1/3, the standard error of one being 0.034, and what little is
-    learned of 48 names in four rollouts."""
+    """The control: the highest of eight rollouts stays near 1/3, the standard error of one being 0.034, and
+    what little is learned of 48 names in four rollouts."""
     assert max(learn_names(tmp_path, model_folder)) < 0.52

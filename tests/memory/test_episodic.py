@@ -1,4 +1,4 @@
-"""What comes back from earlier episodes: which, in which order, and for how long."""
+"""Memories of earlier episodes: which come back, in which order, and for how long."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_nearest_come_first():
 
 
 @pytest.mark.parametrize(("least", "found"), [(0.6, 2), (0.7, 1), (0.9, 0)])
-def test_what_is_not_similar_enough_does_not_come(least, found):
+def test_only_similar_memories_come_back(least, found):
     made = memory([("wall", "a", 0.0), ("floor", "a", 0.0), ("doors", "a", 0.0)], min_similarity=least)
     assert len(made.similar((), "door")) == found
 
@@ -94,7 +94,7 @@ def test_an_episode_is_found_by_how_it_began():
     assert texts(made, "attic") == ["attic:stop"]
 
 
-def test_what_happens_again_is_one_memory():
+def test_a_repeated_turn_is_one_memory():
     """With the mean of its returns, in which an earlier one counts half after a half-life: (0.5 * 3 + 0 + 1)
     / 2.5 = 1. It is as new as the last."""
     made = memory(
@@ -107,7 +107,7 @@ def test_what_happens_again_is_one_memory():
 
 
 def test_the_lowest_leave_first_and_of_equals_the_oldest():
-    """Of returns 2, 0, 0, 1 the first 0 leaves, then the other."""
+    """The returns are 2, 0, 0, 1: the first 0 leaves, then the other."""
     rollout = [("a", "x", 2.0), ("b", "x", 0.0), ("c", "x", 0.0), ("d", "x", 1.0)]
     assert set(texts(memory(rollout, capacity=3, return_weight=0.5), "a")) == {"a:x", "c:x", "d:x"}
     assert set(texts(memory(rollout, capacity=2, return_weight=0.5), "a")) == {"a:x", "d:x"}
@@ -138,7 +138,7 @@ def test_a_question_is_looked_up_once_a_rollout(monkeypatch):
 
 
 def test_it_comes_back_from_a_checkpoint():
-    """As plain numbers and texts; what is stored next and forgotten then is the same too."""
+    """A checkpoint has plain numbers and texts; later stores and evictions are the same too."""
     first, second = [("door", "x", 3.0), ("floor", "y", 0.5)], [("door", "x", 0.0), ("wall", "z", 1.0)]
     settings = {"half_life": 2, "return_weight": 0.5, "capacity": 3}
     made, other = memory(first, **settings), memory(**settings)

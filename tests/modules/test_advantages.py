@@ -1,7 +1,7 @@
 """Advantages of each algorithm by hand, on `text_rollout`, and GAE along tokens against a plain loop.
 
-Stream 0: an episode of two turns with rewards 1 and 2, then one of a turn with reward 0.5. Stream 1: 0 and 1, then 0.5. The
-first two episodes are from seed 7 and begin at 'red', the others are from seed 8.
+Stream 0: an episode of two turns with rewards 1 and 2, then one of a turn with reward 0.5. Stream 1: 0 and 1,
+then 0.5. The first two episodes are from seed 7 and begin at 'red', the others are from seed 8.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ PROMPT_VALUES = {
     "prompt_values": torch.tensor([1.0, 2.0, 3.0]),
     "next_values": torch.tensor([[2.0, 0.0, 0.0], [3.0, 0.0, 0.0]]),
 }
-"""Values 1 at 'red', 2 at 'green' and 3 at 'a long way round', which are met in the order 0, 1, 2 and 0, 2, 2."""
+"""Values 1 at 'red', 2 at 'green' and 3 at 'a long way round', which are met in the order 0, 1, 2 and 0, 2,
+2."""
 
 
 def turn_advantages(module, **changes) -> list[float]:
     """The advantage of each response, the same for all its tokens; 0 where it was left out."""
     batch, _ = module.prepare(text_rollout(**changes))
     found = dict.fromkeys(RESPONSE_IDS, 0.0)
-    for response, mask, advantages in zip(batch.response_ids, batch.action_mask, batch.advantages, strict=True):
+    for response, mask, advantages in zip(
+        batch.response_ids, batch.action_mask, batch.advantages, strict=True
+    ):
         assert (advantages[~mask] == 0).all()
         (found[response],) = set(advantages[mask].tolist())
     return [found[response] for response in RESPONSE_IDS]
@@ -70,7 +73,8 @@ def test_advantages_by_hand(algorithm, settings, expected):
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
 def test_truncation_bootstraps_and_termination_does_not(algorithm):
-    """Episode 2 has the value 10 where it ended: that counts, at gamma 0.5 as 5, where it was truncated, and else not."""
+    """Episode 2 has the value 10 where it ended: that counts, at gamma 0.5 as 5, where it was truncated, and
+    else not."""
     module = text_learner(algorithm, gamma=0.5, gae_lambda=1.0, **PLAIN)
     next_values = torch.zeros(2, 3)
     next_values[0, 2] = 10.0
@@ -94,7 +98,8 @@ def test_truncation_bootstraps_and_termination_does_not(algorithm):
     ],
 )
 def test_values_learn_returns(algorithm, gae_lambda, returns):
-    """Catches a value that learns the turn's reward (1, 2, 0, 1, 0.5, 0.5) or its advantage in place of its return."""
+    """Catches a value that learns the turn's reward (1, 2, 0, 1, 0.5, 0.5) or its advantage in place of its
+    return."""
     module = text_learner(algorithm, gamma=0.5, gae_lambda=gae_lambda, **PLAIN)
     assert turn_returns(module, **PROMPT_VALUES) == pytest.approx(returns, abs=1e-6)
     values = [1.0, 2.0, 1.0, 3.0, 3.0, 3.0]  # of each turn's state
@@ -126,8 +131,8 @@ def test_the_reward_scale_of_choices():
     ("algorithm", "settings"), [(A2C, {}), (PPO, {}), (PPO, {"advantage_level": "token"}), (None, {})]
 )
 def test_a_detached_value_leaves_the_language_model_alone(algorithm, settings, detached):
-    """Catches `detach_value` ignored, or always on: without advantages, entropy and divergences only the value learns, and
-    its gradient is in the adapters or not."""
+    """Catches `detach_value` ignored, or always on: without advantages, entropy and divergences only the
+    value learns, and its gradient is in the adapters or not."""
     if algorithm is None:
         module = candidate_learner(detach_value=detached, entropy_coef=0.0, old_kl_coef=0.0, target_kl=None)
         batch, _ = module.prepare(candidate_rollout(module))
@@ -140,7 +145,7 @@ def test_a_detached_value_leaves_the_language_model_alone(algorithm, settings, d
     assert any("value_head" in name for name in moved)
 
 
-# -- advantages of tokens -------------------------------------------------------------------------------------
+# -- advantages of tokens ------------------------------------------------------------------------------------
 
 
 def token_learner(**settings):
@@ -148,22 +153,29 @@ def token_learner(**settings):
 
 
 def test_tokens_have_advantages_of_their_own(monkeypatch):
-    """With lambda 0, a token is compared with the value of the next; the last of a turn with its reward and the next turn's."""
+    """With lambda 0, a token is compared with the value of the next; the last of a turn with its reward and
+    the next turn's."""
     values = torch.rand(6, 4, generator=torch.Generator().manual_seed(1))  # sorted as the batch
-    monkeypatch.setattr("lgym.modules.ppo.evaluate_batch", lambda policy, batch: SimpleNamespace(values=values))
+    monkeypatch.setattr(
+        "lgym.modules.ppo.evaluate_batch", lambda policy, batch: SimpleNamespace(values=values)
+    )
     batch, _ = token_learner(gae_lambda=0.0).prepare(text_rollout(next_values=torch.full((2, 3), 2.0)))
     turn = batch.response_ids.index(RESPONSE_IDS[2])  # episode 1's first: four tokens, reward 0
-    expected = [float(values[turn, t + 1] - values[turn, t]) for t in range(3)] + [0.5 * 2.0 - float(values[turn, 3])]
+    expected = [float(values[turn, t + 1] - values[turn, t]) for t in range(3)] + [
+        0.5 * 2.0 - float(values[turn, 3])
+    ]
     assert batch.advantages[turn].tolist() == pytest.approx(expected, abs=1e-6)
     last = batch.response_ids.index(RESPONSE_IDS[3])  # its second, which terminates: three tokens, reward 1
-    expected = [float(values[last, t + 1] - values[last, t]) for t in range(2)] + [1.0 - float(values[last, 2])]
+    expected = [float(values[last, t + 1] - values[last, t]) for t in range(2)] + [
+        1.0 - float(values[last, 2])
+    ]
     assert batch.advantages[last, :3].tolist() == pytest.approx(expected, abs=1e-6)
     assert batch.returns[last, 2] == pytest.approx(1.0)
 
 
 def test_the_reward_scale_reaches_tokens():
-    """With lambda 1, each token of an episode's last turn has that turn's reward (2, 1, 0.5 and 0.5) as its return, and a
-    tenth of that minus its value as its advantage."""
+    """With lambda 1, each token of an episode's last turn has that turn's reward (2, 1, 0.5 and 0.5) as its
+    return, and a tenth of that minus its value as its advantage."""
     module = token_learner(gae_lambda=1.0, reward_scale=0.1)
     batch, _ = module.prepare(text_rollout(**PROMPT_VALUES))
     with module.inference() as policy:
@@ -171,7 +183,9 @@ def test_the_reward_scale_reaches_tokens():
     for turn, reward in ((1, 2.0), (3, 1.0), (4, 0.5), (5, 0.5)):
         row = batch.response_ids.index(RESPONSE_IDS[turn])
         mask = batch.action_mask[row]
-        assert batch.returns[row][mask].tolist() == pytest.approx([reward] * len(RESPONSE_IDS[turn]), abs=1e-5)
+        assert batch.returns[row][mask].tolist() == pytest.approx(
+            [reward] * len(RESPONSE_IDS[turn]), abs=1e-5
+        )
         expected = 0.1 * (reward - values[row][mask])
         assert batch.advantages[row][mask].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
@@ -242,8 +256,7 @@ def test_one_token_per_turn_has_the_turns_advantage():
     torch.testing.assert_close(by_token, by_turn)
 
 
-# -- whitening ------------------------------------------------------------------------------------------------
-
+# -- whitening -----------------------------------------------------------------------------------------------
 SAME_REWARDS = torch.full((2, 3), -1.0)
 OTHER_REWARDS = torch.tensor([[-1.0, 0.0, -1.0], [-1.0, -1.0, 0.0]])
 NO_END = torch.tensor([[False, False, False], [False, False, True]])  # the last is idle
@@ -251,7 +264,8 @@ AN_END = torch.tensor([[False, True, False], [False, False, True]])
 
 
 def test_without_any_signal_advantages_are_zero():
-    """The value's errors, on the scale of 1, drove a policy whose rewards were all the same into one action."""
+    """The value's errors, on the scale of 1, drove a policy whose rewards were all the same into one
+    action."""
     module = candidate_learner()
     rollout = candidate_rollout(module, rewards=SAME_REWARDS, terminated=NO_END)
     noise = torch.tensor([1e-3, -2e-3, 0.0, 1e-3, 5e-4])
@@ -260,7 +274,9 @@ def test_without_any_signal_advantages_are_zero():
 
 
 @pytest.mark.parametrize(
-    ("rewards", "terminated"), [(OTHER_REWARDS, NO_END), (SAME_REWARDS, AN_END)], ids=["another reward", "an end"]
+    ("rewards", "terminated"),
+    [(OTHER_REWARDS, NO_END), (SAME_REWARDS, AN_END)],
+    ids=["another reward", "an end"],
 )
 def test_another_reward_or_an_end_is_a_signal(rewards, terminated):
     """A pole that falls shows in the end alone: every push has the same reward."""

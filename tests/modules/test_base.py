@@ -1,4 +1,5 @@
-"""The base of all algorithms: the policy as it acts, supervised turns beside a loss, and the value's warm-up."""
+"""The base of all algorithms: the policy as it acts, supervised turns beside a loss, and the value's
+warm-up."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from lgym.rollout import Response
 
 @pytest.mark.parametrize("training", [True, False])
 def test_inference_is_without_dropout_and_gradient(training):
-    """Catches acting with dropout on, where another policy samples than learns, and a module that stays as it acted."""
+    """Catches acting with dropout on, where another policy samples than learns, and a module that stays as it
+    acted."""
     module = text_learner(REINFORCE).train(training)
     with module.inference() as policy:
         assert not any(part.training for part in policy.modules())
@@ -63,11 +65,14 @@ def test_the_sft_loss_is_the_mean_negative_log_likelihood():
     ],
 )
 def test_supervised_turns_beside_the_loss(sft, demonstrations, weight, sft_weight):
-    """Catches a weight that is ignored, and demonstrations alone where they should be beside the loss or the reverse."""
+    """Catches a weight that is ignored, and demonstrations alone where they should be beside the loss or the
+    reverse."""
     module = text_learner(REINFORCE, sft=sft, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
     plain = float(module.loss(batch)[0].detach())
-    loss, metrics = module._combined_loss(replace(batch, supervised=demonstrated() if demonstrations else None))
+    loss, metrics = module._combined_loss(
+        replace(batch, supervised=demonstrated() if demonstrations else None)
+    )
     assert float(loss.detach()) == pytest.approx(weight * plain + sft_weight * nll(module), rel=1e-5)
     assert ("loss/sft" in metrics) == (sft_weight > 0)
     if sft_weight > 0:
@@ -83,7 +88,8 @@ def warming_up_ppo(sft_rollouts):
 
 @pytest.mark.parametrize("sft_rollouts", [0, 3])
 def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
-    """Both counted from 0, so that rollouts of demonstrations, in which no value learns, used the warm-up up."""
+    """Both counted from 0, so that rollouts of demonstrations, in which no value learns, used the warm-up
+    up."""
     module = warming_up_ppo(sft_rollouts)
     warm = []
     for epoch in range(sft_rollouts, sft_rollouts + 4):
@@ -93,7 +99,8 @@ def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
 
 
 def test_a_rollback_takes_the_warm_up_back_too():
-    """Weights from after rollout 1 have one of two rollouts of warm-up to go, whichever rollout the run is in."""
+    """Weights from after rollout 1 have one of two rollouts of warm-up to go, whichever rollout the run is
+    in."""
     module = warming_up_ppo(0)
     module._trainer.current_epoch, module.rollouts_undone = 6, 5
     assert module.warming_up

@@ -34,7 +34,11 @@ from lgym.modules import A2C, PPO, CriticConfig, GiGPO, LossConfig, SFTConfig
         (CriticConfig, {"value_warmup": -1}, "value_warmup is -1"),
         (SFTConfig, {"rollouts": -1}, "rollouts is -1"),
         (SFTConfig, {"coef": -1.0}, "coef is -1.0"),
-        (PPO, {"reward_scale": -1.0}, "reward_scale is -1.0; it must be above 0"),  # turned every reward round
+        (
+            PPO,
+            {"reward_scale": -1.0},
+            "reward_scale is -1.0; it must be above 0",
+        ),  # turned every reward round
         (PPO, {"reward_scale": 0.0}, "reward_scale is 0.0"),
         (PPO, {"reward_scale": float("nan")}, "reward_scale is nan"),
         (PPO, {"gamma": 1.5}, "gamma is 1.5"),

@@ -35,8 +35,8 @@ def make(algorithm, **settings):
     ("algorithm", "settings"), [(None, {"whiten_advantages": False}), (None, {}), (PPO, {}), (A2C, {})]
 )
 def test_a_reward_scale_changes_the_units_of_learning_and_no_others(algorithm, settings):
-    """Rewards a hundred times as large, at a hundredth of the scale, are learned from alike; returns and the value's error
-    stay in rewards, where they were in scaled ones."""
+    """Rewards a hundred times as large, at a hundredth of the scale, are learned from alike; returns and the
+    value's error stay in rewards, where they were in scaled ones."""
     results = []
     for scale, factor in ((1.0, 1.0), (0.01, 100.0)):
         module = make(algorithm, reward_scale=scale, gamma=0.9, **settings)
@@ -47,7 +47,9 @@ def test_a_reward_scale_changes_the_units_of_learning_and_no_others(algorithm, s
     (gradients, returns, error), (scaled_gradients, scaled_returns, scaled_error) = results
     assert gradients.keys() == scaled_gradients.keys()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(scaled_gradients[name], gradient, rtol=1e-3, atol=1e-7)  # head and scale are fp32
+        torch.testing.assert_close(
+            scaled_gradients[name], gradient, rtol=1e-3, atol=1e-7
+        )  # head and scale are fp32
     torch.testing.assert_close(scaled_returns, 100.0 * returns, rtol=1e-6, atol=1e-6)
     assert scaled_error == pytest.approx(10_000 * error, rel=1e-5)
 

@@ -18,7 +18,9 @@ def test_mean_and_interval_survive_a_half_precision_module():
     metrics = EpisodeMetrics().to(dtype=torch.bfloat16)
     metrics.update(EpisodeStatistics(torch.tensor([999.0, 1000.0, 1001.0]), torch.tensor([1.0, 2.0, 3.0])))
     result = {name: float(value) for name, value in metrics.compute().items()}
-    assert result == pytest.approx({"return_mean": 1000.0, "return_ci95": 1.1316, "length_mean": 2.0}, abs=1e-3)
+    assert result == pytest.approx(
+        {"return_mean": 1000.0, "return_ci95": 1.1316, "length_mean": 2.0}, abs=1e-3
+    )
 
 
 def test_one_episode_has_no_interval():
@@ -35,7 +37,9 @@ def test_each_mode_has_its_own_evaluation(monkeypatch):
     monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
     for returns in ((1.0, 3.0), (5.0, 7.0)):  # means 2 and 6, and greedily 10 less
         for stage, step in (("val", module.validation_step), ("test", module.test_step)):
-            batches = [EpisodeStatistics(torch.tensor(returns) - shift, torch.ones(2)) for shift in (10.0, 0.0)]
+            batches = [
+                EpisodeStatistics(torch.tensor(returns) - shift, torch.ones(2)) for shift in (10.0, 0.0)
+            ]
             for number, batch in enumerate(batches):
                 step(batch, 0, number)
             getattr(module, "on_validation_epoch_end" if stage == "val" else "on_test_epoch_end")()

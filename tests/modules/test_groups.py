@@ -35,7 +35,10 @@ def test_groups_of_one_are_refused_before_a_model_is_loaded(algorithm):
     [
         ({"episode_returns": torch.tensor([3.0, 1.0, 0.5])}, "whole episodes"),
         ({"reset_seeds": torch.tensor([[7, 7, 8], [9, 9, 5]])}, "group_size to 2"),
-        ({"prompt_index": torch.tensor([[0, 1, 2], [1, 2, 2]])}, "seed 7 began differently: 'red' and 'green'"),
+        (
+            {"prompt_index": torch.tensor([[0, 1, 2], [1, 2, 2]])},
+            "seed 7 began differently: 'red' and 'green'",
+        ),
     ],
 )
 def test_episodes_that_cannot_be_compared_are_refused(changes, message):
@@ -44,8 +47,8 @@ def test_episodes_that_cannot_be_compared_are_refused(changes, message):
 
 
 def test_equal_first_prompts_begin_alike():
-    """A rollout that has outgrown its cache holds a prompt twice: catches first observations compared by their rows, which
-    ended runs with an accusation of the environment."""
+    """A rollout that has outgrown its cache holds a prompt twice: catches first observations compared by
+    their rows, which ended runs with an accusation of the environment."""
     twice = {
         "prompts": (*TEXT_PROMPTS, replace(TEXT_PROMPTS[0])),
         "prompt_index": torch.tensor([[0, 1, 2], [3, 2, 2]]),
@@ -55,9 +58,12 @@ def test_equal_first_prompts_begin_alike():
 
 
 def test_reinforce_refuses_a_border_as_the_end_of_an_episode():
-    """Returns to go were 8, 7, ..., 1 where they are 10, 9, ..., 3: the rewards behind the border are not known."""
+    """Returns to go were 8, 7, ..., 1 where they are 10, 9, ..., 3: the rewards behind the border are not
+    known."""
     module = with_data(REINFORCE(), update_epochs=1, turns_per_rollout=64)
-    with pytest.raises(ValueError, match="REINFORCE.*set data.episodes_per_rollout, not data.turns_per_rollout"):
+    with pytest.raises(
+        ValueError, match="REINFORCE.*set data.episodes_per_rollout, not data.turns_per_rollout"
+    ):
         module.setup("fit")
     cut = torch.zeros(2, 3, dtype=torch.bool)
     cut[0, 2] = True
@@ -66,8 +72,8 @@ def test_reinforce_refuses_a_border_as_the_end_of_an_episode():
 
 
 def test_a_run_that_outgrows_its_prompt_cache_goes_on(tmp_path, model_folder, monkeypatch):
-    """100 tokens hold one prompt, so that each second turn has that of the first forgotten; the episodes of a group that
-    begin afterwards still begin with the same prompt."""
+    """100 tokens hold one prompt, so that each second turn has that of the first forgotten; the episodes of a
+    group that begin afterwards still begin with the same prompt."""
     monkeypatch.setattr(prompt_builder, "CACHED_TOKENS", 100)
     module = GRPO(llm=tiny_config(model_folder), policy=CandidatePolicy())
     task = {"env_kwargs": {"turns": 3}, "num_envs": 4, "group_size": 16, "update_epochs": 2}

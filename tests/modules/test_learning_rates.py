@@ -1,4 +1,4 @@
-"""Lowered learning rates under every kind of schedule."""
+"""Learning rates that are lowered under every kind of schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ SCHEDULES = {
     "StepLR": lambda o: schedules.StepLR(o, step_size=2),
     "OneCycleLR": lambda o: schedules.OneCycleLR(o, max_lr=[0.1, 0.5], total_steps=8),
     "SequentialLR": lambda o: schedules.SequentialLR(
-        o, [schedules.LambdaLR(o, lambda n: 0.1 * (n + 1)), schedules.LambdaLR(o, lambda n: 0.9**n)], milestones=[3]
+        o,
+        [schedules.LambdaLR(o, lambda n: 0.1 * (n + 1)), schedules.LambdaLR(o, lambda n: 0.9**n)],
+        milestones=[3],
     ),
     "ChainedScheduler": lambda o: schedules.ChainedScheduler(
         [schedules.ConstantLR(o, total_iters=3), schedules.LambdaLR(o, lambda n: 0.5**n)]
@@ -35,17 +37,17 @@ def path(make, lowered_after: int | None = None) -> list[list[float]]:
     chosen = optimizer()
     schedule = None if make is None else make(chosen)
     configured = rates_of(chosen)
-    told = []
+    rates = []
     for rollout in range(6):
         if rollout == lowered_after:
             set_rates(chosen, configured, 0.3)
             if schedule is not None:
                 follow(schedule)
-        told.append([group["lr"] for group in chosen.param_groups])
+        rates.append([group["lr"] for group in chosen.param_groups])
         chosen.step()
         if schedule is not None:
             schedule.step()
-    return told
+    return rates
 
 
 @pytest.mark.filterwarnings("ignore:.*To get the last learning rate.*", "ignore:.*epoch parameter.*")
@@ -56,7 +58,9 @@ def test_every_later_rate_is_lower(name, at):
     whole, lowered = path(SCHEDULES[name]), path(SCHEDULES[name], at)
     for rollout in range(6):
         factor = 0.3 if rollout >= at else 1.0
-        assert lowered[rollout] == pytest.approx([factor * rate for rate in whole[rollout]], rel=1e-9), rollout
+        assert lowered[rollout] == pytest.approx([factor * rate for rate in whole[rollout]], rel=1e-9), (
+            rollout
+        )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -23,9 +23,11 @@ def choices(**changes):
 
 
 def test_variance_of_returns_to_go_by_prompt():
-    """Catches a turn's own reward in place of the episode's from there on, idle turns, and another episode's rewards."""
+    """Catches a turn's own reward in place of the episode's from there on, idle turns, and another episode's
+    rewards."""
     metrics = metrics_of(choices(rewards=REWARDS))
-    # stream 0: turns of prompts 0, 1 | 0 have 1 3 | -1, so 4 3 | -1 to go; stream 1: prompts 2, 1 have 0 2, so 2 2.
+    # stream 0: turns of prompts 0, 1 | 0 have 1 3 | -1, so 4 3 | -1 to go;
+    # stream 1: prompts 2, 1 have 0 2, so 2 2.
     # prompt 0: 4, -1: variance 6.25, mean 1.5; prompt 1: 3, 2: variance 0.25, mean 2.5; prompt 2 is alone
     assert metrics["rollout/return_variance_within"] == pytest.approx(3.25)
     assert metrics["rollout/return_variance_across"] == pytest.approx(0.25)
@@ -54,12 +56,15 @@ def test_episodes_that_the_border_cuts_have_no_variance():
 
 
 def test_actions_are_the_same_by_their_text():
-    """Catches candidates compared by their position: "y" is the second of prompts 0 and 1, and the first of prompt 2."""
+    """Catches candidates compared by their position: "y" is the second of prompts 0 and 1, and the first of
+    prompt 2."""
     rollout = choices()
     known = {}
     for prompt, row in zip(rollout.prompts, ([0.1, 0.9], [0.1, 0.9, 0.0], [0.9, 0.1]), strict=True):
         known[prompt.candidate_ids] = tuple(torch.tensor(row).log().tolist())
-    by_response = dict(zip(rollout.response_index.flatten().tolist(), rollout.prompt_index.flatten().tolist(), strict=True))
+    by_response = dict(
+        zip(rollout.response_index.flatten().tolist(), rollout.prompt_index.flatten().tolist(), strict=True)
+    )
     responses = tuple(
         replace(response, candidate_logprobs=known[rollout.prompts[by_response[number]].candidate_ids])
         for number, response in enumerate(rollout.responses)
@@ -70,8 +75,8 @@ def test_actions_are_the_same_by_their_text():
 
 
 def test_the_dominant_action_of_free_text():
-    """Catches responses counted by their number in the rollout, which are all different, and the whole text in place of the
-    part that the agent read."""
+    """Catches responses counted by their number in the rollout, which are all different, and the whole text
+    in place of the part that the agent read."""
     rollout = text_rollout()
     texts = ["a", "b", "a", "a", "c", "a"]
     freely = [
@@ -86,7 +91,8 @@ def test_the_dominant_action_of_free_text():
 
 
 def test_repeated_ngrams():
-    """1 2 1 2 1 2 1 has the fours 1212, 2121, 1212, 2121: half of them have been there. Catches overlaps left out."""
+    """1 2 1 2 1 2 1 has the fours 1212, 2121, 1212, 2121: half of them have been there. Catches overlaps left
+    out."""
     assert repeated_ngrams([1, 2, 1, 2, 1, 2, 1]) == 0.5
     assert repeated_ngrams([1, 2, 3, 4, 5]) == 0.0
     assert repeated_ngrams([1, 1, 1]) == 0.0  # too short for one
@@ -106,18 +112,32 @@ def test_the_repetition_of_a_rollout_is_that_of_its_responses():
 
 
 def test_penalties_are_told_apart_from_rewards():
-    """A mean return of -5 may be no more than the agent's own penalty for responses that it could not read."""
+    """A mean return of -5 may be no more than the agent's own penalty for responses that it could not
+    read."""
     metrics = metrics_of(text_rollout(episode_penalties=torch.tensor([-1.0, 0.0, -2.0, 0.0])))
     assert metrics["rollout/penalty_mean"] == pytest.approx(-0.75)
     assert "rollout/penalty_mean" not in metrics_of(choices())
 
 
 def test_metrics_of_several_processes(monkeypatch):
-    """Catches counts that are averaged, a gap that is hidden by a smaller one, and means that do not weigh by their turns or
-    episodes; a metric that one process alone has is its own."""
-    first = {"rollout/turns": 30.0, "rollout/episodes": 1.0, "policy/logprob_diff_max": 0.5, "rollout/return_mean": 4.0}
-    second = {"rollout/turns": 10.0, "rollout/episodes": 3.0, "policy/logprob_diff_max": 0.1, "rollout/return_mean": 8.0}
-    both = [{**first, "rollout/parse_rate": 1.0}, {**second, "rollout/parse_rate": 0.2, "policy/action_state_mi": 0.7}]
+    """Catches counts that are averaged, a gap that is hidden by a smaller one, and means that do not weigh by
+    their turns or episodes; a metric that one process alone has is its own."""
+    first = {
+        "rollout/turns": 30.0,
+        "rollout/episodes": 1.0,
+        "policy/logprob_diff_max": 0.5,
+        "rollout/return_mean": 4.0,
+    }
+    second = {
+        "rollout/turns": 10.0,
+        "rollout/episodes": 3.0,
+        "policy/logprob_diff_max": 0.1,
+        "rollout/return_mean": 8.0,
+    }
+    both = [
+        {**first, "rollout/parse_rate": 1.0},
+        {**second, "rollout/parse_rate": 0.2, "policy/action_state_mi": 0.7},
+    ]
     monkeypatch.setattr(distributed, "all_gather_object", lambda value: both)
     assert reduce_metrics(both[0]) == pytest.approx(
         {

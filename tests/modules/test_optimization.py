@@ -41,7 +41,8 @@ def test_accumulated_minibatches_are_one_large_one(tmp_path, model_folder):
 
 
 def test_steps_are_counted_per_rollout(tmp_path, model_folder):
-    """The run's total would grow from rollout to rollout: 3 minibatches of one prompt in two passes are 6 steps each time."""
+    """The run's total would grow from rollout to rollout: 3 minibatches of one prompt in two passes are 6
+    steps each time."""
     data = {"update_epochs": 2, "minibatch_size": 1}
     assert fit(ppo(model_folder), tmp_path, data=data, trainer={"max_epochs": 3})["optim/steps"] == [6, 6, 6]
 

@@ -1,4 +1,5 @@
-"""PPO between candidates on the tiny model: the batch it prepares, its loss, and an effect of each setting."""
+"""PPO between candidates on the tiny model: the batch it prepares, its loss, and an effect of each
+setting."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.rollouts import CANDIDATE_PROMPTS, candidate_learner, candidate_rollout, gradients_of, perturb, shift
+from helpers.rollouts import (
+    CANDIDATE_PROMPTS,
+    candidate_learner,
+    candidate_rollout,
+    gradients_of,
+    perturb,
+    shift,
+)
 from lgym.functional import categorical_kl, value_loss
 from lgym.models import LLMConfig
 from lgym.modules import PPO, LossConfig
@@ -26,7 +34,9 @@ def test_prepare_sorts_turns_by_prompt_and_drops_idle_ones():
     assert batch.choices.tolist() == [0, 1, 2, 0, 1]
     # lambda = gamma = 1: returns are the rewards still to come in the episode.
     torch.testing.assert_close(batch.returns[:, 0], torch.tensor([1.0, -1.0, 0.0, 2.0, 2.0]))
-    torch.testing.assert_close(batch.advantages, batch.returns - rollout.prompt_values[batch.prompt_index][:, None])
+    torch.testing.assert_close(
+        batch.advantages, batch.returns - rollout.prompt_values[batch.prompt_index][:, None]
+    )
     assert batch.loss_scale == 1 / 5
 
 
@@ -53,7 +63,7 @@ def test_the_first_loss_is_minus_the_mean_advantage():
     module = candidate_learner(value_coef=0.0, entropy_coef=0.0, whiten_advantages=False)
     batch = replace(prepared(module), metrics={})
     loss, metrics = module.loss(batch)
-    assert float(loss) == pytest.approx(-float(batch.advantages.mean()), abs=1e-5)
+    assert float(loss.detach()) == pytest.approx(-float(batch.advantages.mean()), abs=1e-5)
     assert float(metrics["policy/clip_fraction"]) == 0.0
     assert float(metrics["policy/old_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(metrics["policy/logprob_diff_max"]) < 1e-5
@@ -71,8 +81,9 @@ def test_distinct_prompts_give_the_gradient_of_single_turns():
 
 
 def test_target_kl_brakes_and_keeps_what_pulls_back():
-    """A rival's target KL only wrote a flag, and skipping the rest of a rollout left an overshoot in place. Beyond it a
-    step has 2 times the value loss and 0.3 times the divergence, and nothing of advantages and entropy."""
+    """A rival's target KL only wrote a flag, and skipping the rest of a rollout left an overshoot in place.
+    Beyond it a step has 2 times the value loss and 0.3 times the divergence, and nothing of advantages and
+    entropy."""
     module = candidate_learner(target_kl=0.01, old_kl_coef=0.3, value_coef=2.0, entropy_coef=0.5)
     batch = prepared(module)
     module.loss(batch)
@@ -121,7 +132,9 @@ def test_every_setting_changes_the_gradient(settings):
         torch.manual_seed(0)  # the same adapters each time, or any two gradients would differ
         module = candidate_learner(target_kl=None, **chosen)
         batch = prepared(module)
-        perturb(module, 0.05, parameters=("lora_B", "value_head.output.weight"))  # so that something is clipped
+        perturb(
+            module, 0.05, parameters=("lora_B", "value_head.output.weight")
+        )  # so that something is clipped
         gradients = gradients_of(module, batch)
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         return torch.cat([gradients.get(name, 0 * p).flatten() for name, p in trained.items()])
@@ -151,8 +164,8 @@ def test_a_reference_without_adapters_is_refused_at_once():
 
 
 def test_a_policy_that_ran_away_within_a_rollout_is_pulled_back():
-    """Clipped, the objective has no gradient any more where the probability of the worse action has gone to 0; only the
-    divergence from the behavior policy still has one, and it points back."""
+    """Clipped, the objective has no gradient any more where the probability of the worse action has gone to
+    0; only the divergence from the behavior policy still has one, and it points back."""
     pulls = {}
     for coefficient in (0.0, 0.3):
         settings = {"entropy_coef": 0.0, "value_coef": 0.0, "clip_high": 0.01, "old_kl_coef": coefficient}
@@ -175,7 +188,8 @@ def test_a_policy_that_ran_away_within_a_rollout_is_pulled_back():
 
 
 def test_while_the_value_warms_up_the_policy_is_held_where_it_is():
-    """The value's gradient goes through the adapters, which would move the policy; the divergence pulls it back."""
+    """The value's gradient goes through the adapters, which would move the policy; the divergence pulls it
+    back."""
     module = candidate_learner(value_warmup=1, target_kl=None)
     batch = prepared(module)
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=3e-3)
@@ -196,10 +210,13 @@ def test_a_detached_value_warms_up_without_the_language_model():
 
 
 def test_the_value_head_has_a_learning_rate_of_its_own():
-    """A multiple of the optimizer's, in a parameter group that holds every parameter of the head and no other."""
+    """A multiple of the optimizer's, in a parameter group that holds every parameter of the head and no
+    other."""
     module = candidate_learner(value_lr_scale=10.0)
     optimizer = module.configure_optimizers()
     body, head = optimizer.param_groups
     assert (body["lr"], head["lr"]) == (pytest.approx(3e-4), pytest.approx(3e-3))
     assert {id(p) for p in head["params"]} == {id(p) for p in module.policy.llm.value_head.parameters()}
-    assert len(body["params"]) + len(head["params"]) == len([p for p in module.parameters() if p.requires_grad])
+    assert len(body["params"]) + len(head["params"]) == len(
+        [p for p in module.parameters() if p.requires_grad]
+    )

@@ -34,11 +34,16 @@ CONVERSATION = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
     ("precision", "lora", "gap"),
-    [("32-true", True, 1e-4), ("bf16-true", True, 0.3), ("bf16-mixed", True, 0.3), ("bf16-mixed", False, 0.3)],
+    [
+        ("32-true", True, 1e-4),
+        ("bf16-true", True, 0.3),
+        ("bf16-mixed", True, 0.3),
+        ("bf16-mixed", False, 0.3),
+    ],
 )
 def test_a_run_in_each_precision(tmp_path, model_folder, precision, lora, gap, policy, history):
-    """Another precision at rollout time than in training, or rounded log-probabilities, show in the gap. Under autocast keys
-    come in fp32 and values in bf16, and some sums in bf16: they did not fit together."""
+    """Another precision at rollout time than in training, or rounded log-probabilities, show in the gap.
+    Under autocast keys come in fp32 and values in bf16, and some sums in bf16: they did not fit together."""
     llm = tiny_config(model_folder, lora=LoraSettings(r=4) if lora else None)
     loss = LossConfig(entropy_coef=0.01)
     module = PPO(llm=llm, policy=POLICIES[policy](), loss=loss, critic=CriticConfig())
@@ -51,7 +56,8 @@ def test_a_run_in_each_precision(tmp_path, model_folder, precision, lora, gap, p
 
 
 def test_an_overflow_in_fp16_is_left_to_the_scaler(tmp_path, model_folder):
-    """Its first steps overflow until it has found its scale: that ended the run with "lower learning rate"."""
+    """Its first steps overflow until it has found its scale: that ended the run with "lower learning
+    rate"."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60, backoff_factor=2.0**-6, growth_interval=10_000)
     module = PPO(llm=tiny_config(model_folder), critic=CriticConfig())
     trainer = {"max_epochs": 3, "plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}
@@ -73,10 +79,13 @@ def test_a_quantized_model_learns(tmp_path, model_folder, quantization):
 
 
 def test_eight_bits_act_and_train_alike():
-    """On a CPU bitsandbytes multiplies otherwise while a layer trains: log-probabilities differed by 0.33 with SmolLM2."""
+    """On a CPU bitsandbytes multiplies otherwise while a layer trains: log-probabilities differed by 0.33
+    with SmolLM2."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
     llm = tiny.llm()
-    llm.quantized = torch.nn.Sequential(bitsandbytes.nn.Linear8bitLt(64, 64, has_fp16_weights=False, threshold=6.0))
+    llm.quantized = torch.nn.Sequential(
+        bitsandbytes.nn.Linear8bitLt(64, 64, has_fp16_weights=False, threshold=6.0)
+    )
     x = 4 * torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
     outputs = []
     for training in (True, False):

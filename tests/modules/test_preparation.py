@@ -14,7 +14,8 @@ from lgym.modules.response_batch import response_batch
 
 
 def test_the_reference_is_the_model_without_adapters():
-    """At kl_coef 1 the loss is that at 0 plus the mean k3 of each response, and turns without advantage count."""
+    """At kl_coef 1 the loss is that at 0 plus the mean k3 of each response, and turns without advantage
+    count."""
     module = text_learner(GRPO, kl_coef=1.0)
     batch, _ = module.prepare(text_rollout())
     assert len(batch) == 6

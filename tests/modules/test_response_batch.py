@@ -32,7 +32,8 @@ def test_a_conversation_is_one_chain():
 
 
 def test_a_shared_first_prompt_belongs_to_one_conversation():
-    """A group's first prompt is computed in each minibatch anyway; its episodes are not chained together by it."""
+    """A group's first prompt is computed in each minibatch anyway; its episodes are not chained together by
+    it."""
     texts = ["a", "ax", "ay", "axz"]
     chains = prompt_chains(rollout(texts, [[0, 1, 3], [0, 2, 2]], [[0, 0, 0], [1, 1, 1]]))
     assert chains == ((0, 1, 3), (2,))

@@ -10,8 +10,8 @@ from lgym.modules.snapshot import all_finite, put_back, snapshot
 
 
 def test_going_back_undoes_everything():
-    """Catches weights, momentum or random states that stay as they have become; the snapshot is not touched by what
-    follows."""
+    """Catches weights, momentum or random states that stay as they have become; the snapshot is not touched
+    by what follows."""
     module = text_learner(REINFORCE)
     trained = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=0.1)

@@ -31,7 +31,8 @@ def brakes(module: PPO, batch: ResponseBatch) -> bool:
 
 
 def decision(rank: int, factor: float) -> dict[str, float | bool]:
-    """A process plays three turns, or two; both move alike, and brake at so many times their mean divergence."""
+    """A process plays three turns, or two; both move alike, and brake at so many times their mean
+    divergence."""
     torch.manual_seed(0)
     module = candidate_learner(target_kl=None, gamma=1.0, gae_lambda=1.0, whiten_advantages=False)
     batch, _ = module.prepare(streams(candidate_rollout(module), rank, rank + 1))
@@ -48,8 +49,9 @@ def decisions(rank: int) -> list[dict[str, float | bool]]:
 
 
 def test_two_ranks_brake_together(tmp_path):
-    """Catches a process that decides by its own turns: it would stop pushing while the other goes on, or wait for it for
-    ever. Each alone would decide otherwise than the other; a little below their mean both brake, and above it neither."""
+    """Catches a process that decides by its own turns: it would stop pushing while the other goes on, or wait
+    for it for ever. Each alone would decide otherwise than the other; a little below their mean both brake,
+    and above it neither."""
     below, above = zip(*in_two_processes(tmp_path, decisions), strict=True)
     for first, second in (below, above):
         assert (first["turns"], second["turns"]) == (3, 2)

@@ -26,14 +26,17 @@ def k3(d: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_the_loss_is_that_of_a_plain_loop(aggregation, size, repeated):
-    """Over all 6 turns (13 tokens), though two of them are left out; minibatches of a pass average to it. Where both
-    episodes from seed 7 begin with response 0, one gaining by it and one losing, it is computed once and counts twice."""
+    """Over all 6 turns (13 tokens), though two of them are left out; minibatches of a pass average to it.
+    Where both episodes from seed 7 begin with response 0, one gaining by it and one losing, it is computed
+    once and counts twice."""
     module = text_learner(GRPO, loss_aggregation=aggregation, clip_low=0.1, clip_high=0.3)
     changes = {"response_index": torch.tensor([[0, 1, 4], [0, 3, 5]])} if repeated else {}
     batch, _ = module.prepare(text_rollout(**changes))
     tokens = 11 if repeated else 13
     expected = 0.0
-    rows = zip(batch.prompt_index.tolist(), batch.response_ids, batch.old_logprobs, batch.advantages, strict=True)
+    rows = zip(
+        batch.prompt_index.tolist(), batch.response_ids, batch.old_logprobs, batch.advantages, strict=True
+    )
     for prompt, ids, old, advantages in rows:
         alone = response_batch(TEXT_PROMPTS, [prompt], [Response(ids, (0.0,) * len(ids), True)])
         ratio = (evaluated(module, alone).logprobs[0] - old[: len(ids)]).exp()
@@ -46,11 +49,13 @@ def test_the_loss_is_that_of_a_plain_loop(aggregation, size, repeated):
     assert sum(parts) / len(parts) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(("algorithm", "settings"), [(A2C, {}), (PPO, {}), (PPO, {"advantage_level": "token"})])
+@pytest.mark.parametrize(
+    ("algorithm", "settings"), [(A2C, {}), (PPO, {}), (PPO, {"advantage_level": "token"})]
+)
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
 def test_values_learn_returns_once_per_turn(algorithm, settings, aggregation):
-    """At turn level the value before the turn learns, at token level that of every token; a turn counts once either way,
-    however long its response and however the policy's loss is aggregated."""
+    """At turn level the value before the turn learns, at token level that of every token; a turn counts once
+    either way, however long its response and however the policy's loss is aggregated."""
     module = text_learner(algorithm, value_coef=3.0, loss_aggregation=aggregation, **settings)
     batch, _ = module.prepare(text_rollout())
     total, metrics = module.loss(batch)
@@ -68,8 +73,8 @@ def test_values_learn_returns_once_per_turn(algorithm, settings, aggregation):
 
 
 def test_while_the_value_warms_up_the_policy_is_held():
-    """The loss is then the divergence from the behavior policy and the value's error, whatever the advantages are; after
-    it, `old_kl_coef` is that divergence's weight."""
+    """The loss is then the divergence from the behavior policy and the value's error, whatever the advantages
+    are; after it, `old_kl_coef` is that divergence's weight."""
     settings = {"value_coef": 3.0, "entropy_coef": 0.5, "loss_aggregation": "token_mean"}
     module = text_learner(PPO, value_warmup=2, **settings)
     batch, _ = module.prepare(text_rollout())
@@ -97,15 +102,17 @@ def test_the_entropy_bonus_has_a_gradient():
     entropy = module.policy.evaluate_actions(batch, entropy_gradient=True).entropy
     expected = -0.7 * (entropy.sum(1) / batch.action_mask.sum(1)).mean()
     assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
-    gradients, plain = (torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (total, expected))
+    gradients, plain = (
+        torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (total, expected)
+    )
     assert sum(float(gradient.abs().sum()) for gradient in plain) > 0
     for gradient, other in zip(gradients, plain, strict=True):
         torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-8)
 
 
 def test_the_old_divergence_is_from_the_behavior_policy():
-    """Catches KL(pi || pi_old) in place of KL(pi_old || pi), which lets an action's probability fall to 0 for nothing: of
-    what the old policy sampled, k3 is exp(d) - d - 1 with d = log pi - log pi_old."""
+    """Catches KL(pi || pi_old) in place of KL(pi_old || pi), which lets an action's probability fall to 0 for
+    nothing: of what the old policy sampled, k3 is exp(d) - d - 1 with d = log pi - log pi_old."""
     module = text_learner(PPO, loss_aggregation="token_mean", value_coef=0.0, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
     d = (evaluated(module, batch).logprobs - batch.old_logprobs)[batch.action_mask]
@@ -121,7 +128,8 @@ def test_the_old_divergence_is_from_the_behavior_policy():
 
 
 def test_the_reference_divergence_is_to_the_reference():
-    """Catches KL(reference || pi) in place of KL(pi || reference): of what pi sampled, d = log reference - log pi."""
+    """Catches KL(reference || pi) in place of KL(pi || reference): of what pi sampled, d = log reference -
+    log pi."""
     module = text_learner(PPO, loss_aggregation="token_mean", kl_coef=0.5, value_coef=0.0, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
     new = evaluated(module, batch).logprobs
@@ -130,12 +138,15 @@ def test_the_reference_divergence_is_to_the_reference():
     without, _ = module.loss(replace(batch, ref_logprobs=None))
     assert float(metrics["policy/ref_kl"]) == pytest.approx(expected, rel=1e-5)
     assert float((loss - without).detach()) == pytest.approx(0.5 * expected, rel=1e-4)
-    assert expected != pytest.approx(float(k3((new - batch.ref_logprobs)[batch.action_mask]).mean()), rel=0.05)
+    assert expected != pytest.approx(
+        float(k3((new - batch.ref_logprobs)[batch.action_mask]).mean()), rel=0.05
+    )
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, RLOO])
 def test_the_divergence_counts_turns_that_have_no_advantage(algorithm):
-    """It holds the policy wherever it plays; turns of zero-variance groups were left out of it: 0.716 for 0.940."""
+    """It holds the policy wherever it plays; turns of zero-variance groups were left out of it: 0.716 for
+    0.940."""
     module = text_learner(algorithm, old_kl_coef=0.5, loss_aggregation="token_mean")
     batch, _ = module.prepare(text_rollout())
     assert len(batch) == 6
@@ -147,7 +158,8 @@ def test_the_divergence_counts_turns_that_have_no_advantage(algorithm):
 
 
 def test_the_largest_difference_of_logprobs_is_of_the_first_minibatch():
-    """Catches one that is not the largest difference from rollout time, or that is measured when the policy has moved."""
+    """Catches one that is not the largest difference from rollout time, or that is measured when the policy
+    has moved."""
     module = text_learner(PPO, value_coef=0.0, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
     difference = (evaluated(module, batch).logprobs - batch.old_logprobs)[batch.action_mask]

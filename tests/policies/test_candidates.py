@@ -243,7 +243,7 @@ def conversations(turns: int) -> list[list[Prompt]]:
 @pytest.mark.parametrize("constrained", [False, True])
 @pytest.mark.parametrize("tokens_per_forward", [1024, 40])
 def test_conversations_extend_the_kept_keys_and_values(llm, constrained, tokens_per_forward):
-    """As if every prompt were run whole; the candidates that were not taken leave no trace."""
+    """The same as with every prompt run whole; the candidates that were not taken leave no trace."""
     policy = policy_for(llm, constrained_decoding=constrained, tokens_per_forward=tokens_per_forward)
     with llm.frozen_weights():
         for prompts in conversations(4):

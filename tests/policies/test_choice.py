@@ -45,7 +45,7 @@ def test_constrained_decoding_is_writing_token_by_token(texts):
 
 
 def test_constrained_decoding_is_another_distribution():
-    """Where candidates begin alike, the sum of log-likelihoods weighs tokens that had no alternative."""
+    """The sum of log-likelihoods weighs tokens that had no alternative, in candidates that begin alike."""
     assert not torch.allclose(policy_and_logprobs()[1], policy_and_logprobs(constrained=False)[1], atol=1e-2)
 
 

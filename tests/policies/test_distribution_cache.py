@@ -22,7 +22,8 @@ BLACKJACK = {
     "trainer__callbacks": "lgym.callbacks.BlackjackStrategy",
     "data__env": "Blackjack-v1",
     "data__agent": "lgym.agents.BlackjackAgent",
-    "data__minibatch_size": 16,
+    "data__minibatch_size": 64,
+    "data__update_epochs": 1,
 }
 
 
@@ -159,14 +160,16 @@ def test_a_run_computes_once_for_each_state_of_the_weights(tmp_path, model_folde
     assert metrics["val_greedy/return_mean"]
 
 
-@pytest.mark.parametrize(("every", "stop"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.slow)])
-def test_a_run_with_prefetched_prompts_resumes_exactly(tmp_path, model_folder, every, stop):
+@pytest.mark.parametrize(
+    ("every", "stop", "last"), [(1, 1, 2), pytest.param(2, 3, 4, marks=pytest.mark.slow)]
+)
+def test_a_run_with_prefetched_prompts_resumes_exactly(tmp_path, model_folder, every, stop, last):
     """The run that was not stopped plays by distributions from the end of the rollout before, where the exact
     value is computed every time; the other computes them again. In a batch of another size the tiny model's
     distributions are others in their last bits."""
     settings = {**BLACKJACK, "trainer__callbacks__init_args__every_n_rollouts": every}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    lgym("fit", whole, model_folder, trainer__max_epochs=4, **settings)
+    lgym("fit", whole, model_folder, trainer__max_epochs=last, **settings)
     lgym("fit", parts, model_folder, trainer__max_epochs=stop, **settings)
-    lgym("fit", parts, model_folder, trainer__max_epochs=4, ckpt_path="last", **settings)
+    lgym("fit", parts, model_folder, trainer__max_epochs=last, ckpt_path="last", **settings)
     assert_same_run(whole, parts)

@@ -33,7 +33,7 @@ def candidate(prompt, text, token_ids, choice) -> Response:
 
 
 def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> SFTSampler:
-    """Of observations and the responses to them."""
+    """A sampler of observations with the responses to them."""
     builder = PromptBuilder(tiny.tokenizer(), "Say the word.", 2048)
     demonstrations = [Demonstration(observation, text) for observation, text in pairs]
     scores_candidates = demonstrated is candidate

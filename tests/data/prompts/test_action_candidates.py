@@ -1,4 +1,4 @@
-"""What a mistaken agent or a long prompt gets: one clear error, early."""
+"""Mistaken agents and prompts that are too long: one clear error, early."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_equal_questions_are_the_same_object():
     assert made.prompt("red", ["a", "b"]) is not made.prompt("red", ["b", "a"])
 
 
-def test_what_is_kept_is_bounded_by_its_tokens(monkeypatch):
+def test_the_cache_is_bounded_by_its_tokens(monkeypatch):
     """However many prompts: a thousand long ones could fill the memory. Here two of them are too many."""
     size = len(builder().prompt("x" * 50, ["a"]).token_ids) + 1  # with the candidate's token
     monkeypatch.setattr("lgym.data.prompts.prompt_builder.CACHED_TOKENS", 2 * size - 1)
@@ -148,7 +148,7 @@ def test_a_template_that_refuses_a_system_role_gets_it_from_the_user():
 
 
 def test_a_prompt_longer_than_the_context_says_by_how_much():
-    """Where not even an observation of which nothing is left would fit."""
+    """Not even an observation of which nothing is left would fit."""
     made = builder(context_length=200)
     assert made.prompt("x" * 50, ["a"])
     with pytest.raises(ValueError, match=r"has \d+ tokens, more than the 200 that.*system prompt"):
@@ -157,7 +157,7 @@ def test_a_prompt_longer_than_the_context_says_by_how_much():
         made.prompt("x", ["a" * 200])
 
 
-def test_candidates_that_tokenise_alike_are_refused():
+def test_candidates_that_tokenize_alike_are_refused():
     """The model could never tell them apart."""
     made = builder()
     made._tokenizer._tokenizer.normalizer = __import__("tokenizers").normalizers.Lowercase()

@@ -49,8 +49,8 @@ def test_a_turn_is_put_behind_what_was_response():
     assert talk.transcripts == 1
 
 
-def test_what_was_sampled_is_never_encoded_anew():
-    """A token that no encoding of the reply's text has, kept as it is."""
+def test_sampled_tokens_are_never_encoded_anew():
+    """A token that no encoding of the response's text has, kept as it is."""
     talk = conversation()
     first = talk.prompt("red", ()).token_ids
     broken = (200, 130)  # half a character each
@@ -191,7 +191,7 @@ def largest_difference(rollout, policy, llm, alone_every=1):
 
 @pytest.mark.parametrize("who", POLICIES)
 @pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
-def test_what_was_recorded_is_what_training_computes(history, template, who):
+def test_training_computes_the_recorded_logprobs(history, template, who):
     llm, policy = tiny.llm(), POLICIES[who]()
     rollout = play(llm, policy, TEMPLATES[template], history, 10)
     worst, turns = largest_difference(rollout, policy, llm, alone_every=4)
@@ -296,7 +296,7 @@ def test_candidates_may_be_shown_their_history_too():
 
 
 @pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
-def test_choices_behind_kept_keys_are_what_training_computes(history, template):
+def test_training_computes_choices_behind_kept_keys(history, template):
     """Recorded behind keys and values that were kept, against a forward pass of every prompt."""
     llm, policy = tiny.llm(), CandidatePolicy()
     rollout = play(llm, policy, TEMPLATES[template], history, 10)
@@ -310,7 +310,7 @@ def test_choices_behind_kept_keys_are_what_training_computes(history, template):
 
 @pytest.mark.parametrize("turns", [2, 4, 8, 16])
 def test_choosing_through_an_episode_costs_its_length(turns):
-    """Of one conversation its last prompt, and at every turn the candidates but for their last tokens: red,
+    """The conversation's last prompt, and at every turn the candidates but for their last tokens: red,
     green, blue."""
     llm, policy = tiny.llm(), CandidatePolicy()
     player = collector(llm, policy, fallback="random", turns=turns, num_envs=1, context_length=2048)

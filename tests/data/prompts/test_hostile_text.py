@@ -126,7 +126,7 @@ def test_a_candidate_is_plain_text(candidate, any_tokenizer):
     assert any_tokenizer.decode(ids) == candidate
 
 
-def test_what_a_response_spells_stays_text():
+def test_text_of_a_response_stays_text():
     """Append-only: in the next prompt it is still the tokens that were sampled."""
     tokenizer = tiny.tokenizer()
     talk = Conversation(PromptBuilder(tokenizer, SYSTEM, 2048), "full")
@@ -158,7 +158,7 @@ def test_role_markers_that_the_policy_samples_are_its_own():
 
 
 def thinking():
-    """As Qwen's: a token that is not special, which the model says."""
+    """A tokenizer with a token that is not special and that the model samples, as Qwen's."""
     made = tiny.tokenizer()
     made.add_tokens(
         [
@@ -192,8 +192,8 @@ def test_words_and_white_space_of_the_vocabulary_stay_tokens():
     assert set(tokenizer("hit  ")["input_ids"]) <= set(builder.prompt("hit  me", ()).token_ids)
 
 
-def test_a_normaliser_hides_nothing():
-    """What spells a token only once it is normalised."""
+def test_a_normalizer_hides_nothing():
+    """Catches text that spells a token only once it is normalized."""
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens([AddedToken("<end>", special=True, normalized=True)], special_tokens=True)
     tokenizer._tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -239,7 +239,7 @@ def test_memories_and_observations_are_joined_before_they_are_read():
 
 
 def test_white_space_that_a_token_takes_with_it_stays():
-    """As Phi-3's do: the name is cut, wherever it stands in what is read as the token."""
+    """Phi-3's tokens do: the name is cut, wherever it stands in what is read as the token."""
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens([AddedToken("<|end|>", special=True, lstrip=True, rstrip=True)], special_tokens=True)
     text = f"a{' ' * 3000}<|end|> \n b<|end|>"

@@ -1,4 +1,5 @@
-"""What memories add to a prompt: in play, over rollouts, in evaluation, and when a run is brought back."""
+"""The text that memories add to a prompt: in play, over rollouts, in evaluation, and when a run is brought
+back."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_the_window_moves_with_the_episode_and_begins_anew():
 
 
 def test_a_reply_that_could_not_be_read_is_remembered_too():
-    """The same observation again, and above it what was said to it and what that cost."""
+    """The same observation again, and above it the answer to it and its penalty."""
     agent = type("Agent", (memories.LaterAgent,), {"penalty": -0.5})()
     player = runner("Later-v0", agent, working=WorkingMemory(), scores_candidates=False)
     player.reset(0)
@@ -89,7 +90,7 @@ def test_a_reply_that_could_not_be_read_is_remembered_too():
 
 
 def test_all_of_a_rollout_recalls_the_same():
-    """What its episodes were is stored when it ends: no prompt of Echo's three becomes two."""
+    """Its episodes are stored when it ends: no prompt of Echo's three becomes two."""
     memory = EpisodicMemory(min_similarity=1, top_k=1)
     player = collector(memory, env_id="Echo-v0", agent=echo.EchoAgent())
     first, second = (player.play(CandidateScorer(), None, episodes=60) for _ in range(2))
@@ -226,7 +227,7 @@ def test_an_agent_that_words_memories_wrongly_is_told_before_a_model_is_loaded(
 
 
 def test_charts_ask_as_the_first_turn_of_an_episode_does():
-    """What is remembered of other episodes is shown, and no earlier turn."""
+    """Memories of other episodes are shown, and no earlier turn."""
     agent, memory = echo.EchoAgent(), EpisodicMemory(min_similarity=1)
     data = RolloutDataModule(
         "Echo-v0", agent, episodes_per_rollout=8, working_memory=WorkingMemory(), episodic_memory=memory

@@ -63,7 +63,7 @@ def test_each_distinct_prompt_is_new_once():
     assert len(rollout.responses) < 400
 
 
-def test_what_can_be_computed_ahead_is_prefetched_before_the_first_turn():
+def test_prompts_known_ahead_are_prefetched_before_the_first_turn():
     class Prefetching(FirstCandidatePolicy):
         def prefetch(self, prompts):
             self.new_prompts += prompts

@@ -57,7 +57,7 @@ def test_penalize_loses_patience():
     assert not runner.live
 
 
-def test_where_nothing_can_be_read_values_have_a_fixed_point():
+def test_values_have_a_fixed_point_if_nothing_can_be_read():
     """Had patience truncated the episode, its last turn would bootstrap on the value of the very observation
     that it began with: each rollout would add the same penalties again, to values without end."""
     runner = start_runner("penalize", patience=3, penalty=-1.0)
@@ -92,7 +92,7 @@ def test_random_is_any_action_and_the_same_for_the_same_seed():
 
 
 def test_an_episode_with_fallbacks_is_brought_back():
-    """As a resumed run does, unread answers included."""
+    """A resumed run does so, unread answers included."""
     runner = start_runner("random")
     for answer in ("?", "go on", "", "?"):
         runner.step(text_response(answer))

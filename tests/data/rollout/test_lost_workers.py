@@ -281,8 +281,8 @@ def test_a_run_goes_on_over_a_killed_worker_and_counts_it(tmp_path, model_folder
 
 
 def test_wrappers_of_a_yaml_go_to_workers(tmp_path, model_folder):
-    """As their class and settings: with the parser that made them, nothing could be sent while other workers
-    run, and each would load torch."""
+    """They are sent as their class and settings: with the parser that made them, nothing could be sent while
+    other workers run, and each would load torch."""
     wrappers = "[{class_path: helpers.wrappers.PaidWithoutTorch, init_args: {reward: 5}}]"
     options = {"data__subprocess_envs": "true", "data__wrappers": wrappers, "trainer__max_epochs": 1}
     lgym("fit", tmp_path, model_folder, **FEW, **options)
