@@ -1,90 +1,150 @@
-"""What the docs promise: every metric is in the table, and the README's commands and code run."""
+"""README and docs/: commands run, names exist, links lead somewhere, every metric is in the table."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import gymnasium
 import pytest
 
-from helpers.letters import CONFIG as LETTERS
-from helpers.runs import lgym, scalars
+from helpers.runs import scalars
+from lgym.cli import main
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    line.split("#")[0].strip()
-    for language, block in BLOCKS
-    if language == "bash"
-    for line in block.splitlines()
-    if line.strip() and not line.startswith("#")
-]
-LGYM = [command for command in COMMANDS if re.search(r"(^|/)lgym ", command) or "bootstrap.py" in command]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+METRIC = r"(?:rollout|response|policy|value|loss|optim|time|guard|blackjack)/\w+"
+TABLE = set(re.findall(rf"`({METRIC})`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")))
+PER_EVALUATION = re.compile(r"(val|test)_(greedy|sampled)/(return_mean|return_ci95|length_mean)")
 
 
-def test_every_logged_metric_is_in_the_table(tmp_path, model_folder):
-    """A number that nobody can look up helps nobody."""
-    table = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    small = {"data__num_envs": 4, "data__episodes_per_rollout": 8, "data__eval_episodes": 6}
-    config = ROOT / "configs" / "blackjack.yaml"
-    lgym(
-        "fit", tmp_path, model_folder, config, **small, trainer__max_epochs=1, trainer__check_val_every_n_epoch=1,
-        trainer__accelerator="cpu", trainer__enable_progress_bar="false", model__init_args__loss__kl_coef=0.1,
-    )  # fmt: skip
-    speaking = tmp_path / "letters.yaml"
-    speaking.write_text(LETTERS)
-    lgym(
-        "fit", tmp_path, model_folder, speaking, **small | {"data__group_size": 2}, trainer__max_epochs=1,
-        model__init_args__loss__kl_coef=0.1, trainer__check_val_every_n_epoch=1,
-    )  # fmt: skip
-    logged = (set(scalars(tmp_path)) | set(scalars(tmp_path, 1))) - {"epoch"}
-    assert len(logged) > 20
-    for name in logged:
-        group, rest = name.split("/")
-        assert f"`{name}`" in table or (f"`{group}/…`" in table and f"`{rest}`" in table), name
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def test_the_readme_has_commands():
-    """No command found would pass everything below."""
-    assert len(LGYM) >= 6
+def commands(page: Path) -> list[str]:
+    """The `lgym` commands of a page, without the program; those with `...` are no whole commands."""
+    found = set()
+    for line in "\n".join(code_blocks(page, "bash")).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["python3"]:
+            words.pop(0)
+        if words and re.search(r"(^|/)(lgym|bootstrap\.py)$", words[0]) and "..." not in words:
+            found.add(shlex.join(words[1:]))
+    return sorted(command for command in found if not command.startswith("test") or "--config" in command)
 
 
-@pytest.mark.parametrize("command", sorted({c for c in LGYM if "test" not in shlex.split(c)[2:3]}))
-def test_a_readme_command_runs(command, tmp_path, model_folder, monkeypatch):
-    """Each `lgym` command of the README, as it stands there, on the tiny model and few episodes."""
-    words = shlex.split(command)
-    words = words[next(i for i, w in enumerate(words) if w.endswith("lgym") or w.endswith("bootstrap.py")) + 1 :]
-    small = {
-        "--trainer.accelerator": "cpu",
-        "--trainer.default_root_dir": str(tmp_path),
-        "--trainer.max_epochs": "1",
-        "--model.init_args.llm.model": str(model_folder),
-        "--data.num_envs": "4",
-        "--data.turns_per_rollout" if "configs/cartpole.yaml" in words else "--data.episodes_per_rollout": "8",
-        "--data.eval_episodes": "4",
+ENDS = {"--help", "--model.help", "--print_config"}
+"""Options that print and end with status 0."""
+
+RUNS = {}
+"""The shortest README command for each subcommand, configuration, and with a checkpoint or not."""
+
+for _words in sorted(map(shlex.split, commands(README)), key=len, reverse=True):
+    if not ENDS & set(_words):
+        RUNS[_words[0], _words[_words.index("--config") + 1], "--ckpt_path" in _words] = _words
+
+OTHERS = {command for page in PAGES for command in commands(page)} - set(map(shlex.join, RUNS.values()))
+
+
+def small(folder: Path, model_folder: Path, words: list[str], rollouts: int = 1) -> list[str]:
+    """Options for a run of seconds on the tiny model."""
+    amount = "turns" if "configs/cartpole.yaml" in words else "episodes"
+    options = {
+        "trainer.accelerator": "cpu",
+        "trainer.default_root_dir": folder,
+        "trainer.max_epochs": rollouts,
+        "model.init_args.llm.model": model_folder,
+        "data.num_envs": 4,
+        f"data.{amount}_per_rollout": 8,
+        "data.eval_episodes": 4,
+        "data.max_episode_steps": 20,
     }
-    flags = [f"{name}={value}" for name, value in small.items()]
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, model_folder) -> Path:
+    """The folder of a run of the first command."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = RUNS["fit", "configs/blackjack.yaml", False]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        main([*words, *small(folder, model_folder, words)])
+    return folder
+
+
+def test_the_pages_have_commands():
+    """No command found would pass everything below."""
+    assert len(RUNS) >= 8
+    assert len(OTHERS) >= 8
+
+
+@pytest.mark.parametrize("words", RUNS.values(), ids=shlex.join)
+def test_a_readme_command_runs(words, tmp_path, model_folder, trained, monkeypatch):
+    """Each `lgym` command of the README, as it stands there, on the tiny model and few episodes."""
     monkeypatch.chdir(ROOT)
-    from lgym.cli import main
-
-    if "--ckpt_path" in words:
-        main(["fit", "--config", "configs/blackjack.yaml", *flags])
-        if words[0] == "fit":
-            flags[2] = "--trainer.max_epochs=2"
-    if {"--print_config", "--help", "--model.help"} & set(words):
-        with pytest.raises(SystemExit) as stop:
-            main(words)
-        assert stop.value.code == 0
+    if words == RUNS["fit", "configs/blackjack.yaml", False]:
+        folder = trained
     else:
-        main([*words, *flags])
+        folder = tmp_path / "run"
+        resumes = "--ckpt_path" in words
+        if resumes:
+            shutil.copytree(trained, folder)
+        main([*words, *small(folder, model_folder, words, rollouts=2 if resumes else 1)])
+    if words[0] == "fit":
+        logged = set(scalars(folder)) - {"epoch"}
+        assert len(logged) > 20
+        assert not {name for name in logged - TABLE if not PER_EVALUATION.fullmatch(name)}
 
 
-def test_the_readmes_agent_plays(tmp_path, model_folder):
+@pytest.mark.parametrize("command", sorted(OTHERS))
+def test_a_command_of_the_pages_parses(command, monkeypatch, capsys):
+    """An option that was renamed is refused by the parser; nothing is run."""
+    words = shlex.split(command)
+    config = next((word for word in words if word.endswith(".yaml")), "configs/blackjack.yaml")
+    monkeypatch.chdir(ROOT if (ROOT / config).exists() else ROOT / "docs" / "examples")
+    with pytest.raises(SystemExit) as stop:
+        main(words if ENDS & set(words) else [*words, "--print_config"])
+    assert stop.value.code == 0, capsys.readouterr().err
+
+
+def test_metrics_in_the_source_and_in_the_table_are_the_same():
+    """A number that nobody can look up helps nobody, nor does a row for one that is gone."""
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "lgym").rglob("*.py")))
+    assert set(re.findall(rf'"({METRIC})"', source)) == TABLE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_names_on_a_page_exist(page):
+    """A class path that is gone is the first thing that people copy."""
+    text = page.read_text(encoding="utf-8")
+    for name in sorted(set(re.findall(r"(?<![\w/.])lgym(?:\.[A-Za-z_]\w*)+", text))):
+        parts = name.split(".")
+        while True:
+            try:
+                found = importlib.import_module(".".join(parts))
+                break
+            except ModuleNotFoundError:
+                parts.pop()
+        for part in name.split(".")[len(parts) :]:
+            found = getattr(found, part)
+
+
+@pytest.mark.parametrize("page", PAGES[:2], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    """Sphinx checks the links of docs/."""
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+def test_the_readmes_agent_plays():
     """The 12 lines are the first thing that people copy."""
-    code = next(block for language, block in BLOCKS if language == "python" and "TextAgent" in block)
+    code = next(block for block in code_blocks(README, "python") if "TextAgent" in block)
     assert len([line for line in code.splitlines() if line.strip()]) <= 14
     space: dict = {}
     exec(code, space)
