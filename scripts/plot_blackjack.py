@@ -32,9 +32,9 @@ def draw(runs: list[Path]) -> Figure:
     """All runs in one picture, with the known policies as lines."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for tag, label, style, colour in CURVES:
+    for tag, label, style, color in CURVES:
         for number, run in enumerate(runs):
-            axes.plot(*read(run, tag), style, color=colour, alpha=0.8, label=label if number == 0 else None)
+            axes.plot(*read(run, tag), style, color=color, alpha=0.8, label=label if number == 0 else None)
     for name, value in BlackjackAgent().reference_returns().items():
         if value > -0.3:
             axes.axhline(value, color="grey", linewidth=0.8)

@@ -76,7 +76,7 @@ def require_imitation(given: bool, imitates: bool) -> None:
         sources = "data.demonstrations or data.self_imitation"
         there = sources if given else f"neither {sources.replace(' or ', ' nor ')}"
         raise ConfigError(
-            f"There is {there} to imitate, and sft_coef or sft_rollouts of the model is "
+            f"There is {there} to imitate, and sft.coef or sft.rollouts of the model is "
             f"{'0' if given else 'above 0'}: set both sides, or neither."
         )
 

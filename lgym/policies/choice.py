@@ -51,7 +51,7 @@ class Choice:
             )
 
     def needs_only_ends(self, prompt: Prompt) -> bool:
-        """With one token each and one length for all, the vocabulary's normaliser is the same and cancels
+        """With one token each and one length for all, the vocabulary's normalizer is the same and cancels
         out."""
         return all(len(ids) == 1 for ids in prompt.candidate_ids) and (
             self.length_normalization != "word"

@@ -29,7 +29,7 @@ ECHO = {
 QUICK = {
     "model__init_args__optimizer": "torch.optim.AdamW",
     "model__init_args__optimizer__init_args__lr": 0.005,
-    "model__init_args__loss__target_kl": "null",
+    "model__init_args__loss": '{"target_kl": null}',
     "model__init_args__policy": "lgym.policies.CandidatePolicy",
     "model__init_args__policy__init_args__length_normalization": "token",
     "model__init_args__policy__init_args__temperature": 3,

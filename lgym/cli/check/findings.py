@@ -60,7 +60,7 @@ def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | N
             True,
             f"{lost} data.group_size is {group_size}, and episodes of a group are compared as if they had "
             f"begun alike. {remedy} Or set data.group_size: 1 with an algorithm that does not group, such as "
-            "lgym.modules.TextPPO.",
+            "lgym.modules.PPO.",
         )
     elif turns_per_rollout is not None:
         yield Finding(
