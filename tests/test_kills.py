@@ -23,7 +23,7 @@ model:
   init_args:
     llm: {{model: {model}, lora: {{r: 4}}, value_hidden_size: 16}}
     lr_scheduler: {{class_path: torch.optim.lr_scheduler.LinearLR, init_args: {{total_iters: 4}}}}
-    sft: {{coef: {sft_coef}}}
+    sft: {{coef: {coef}}}
 data:
   env: helpers.echo:Counting-v0
   agent: helpers.echo.CountingAgent
@@ -40,7 +40,7 @@ model:
   init_args:
     llm: {{model: {model}, lora: {{r: 4}}}}
     policy: {{max_new_tokens: 3}}
-    sft: {{coef: {sft_coef}}}
+    sft: {{coef: {coef}}}
 data:
   env: helpers.letters:Letter-v0
   agent: helpers.letters.LetterAgent
@@ -66,9 +66,9 @@ RUNS = {
 
 def killed(tmp_path: Path, model: Path, name: str, *words: str) -> str:
     """What the script says of a kind of run; it has to end with status 0."""
-    text, sft_coef, more = RUNS[name]
+    text, coef, more = RUNS[name]
     config = tmp_path / "run.yaml"
-    config.write_text(text.format(model=model, sft_coef=sft_coef, more=more))
+    config.write_text(text.format(model=model, coef=coef, more=more))
     script = HERE.parent / "scripts" / "kill_test.py"
     run = subprocess.run(
         [sys.executable, str(script), f"--config={config}", f"--root={tmp_path / 'runs'}", *words],

@@ -48,7 +48,7 @@ def test_the_pole_stays_up(seed):
     assert play("CartPole-v1", BalancePole(), seed) == 500.0
 
 
-def test_uniform_favours_no_action():
+def test_uniform_favors_no_action():
     expert = Uniform(3)
     counts = np.bincount([expert.act(None, {}) for _ in range(3000)])
     assert counts.min() > 900

@@ -92,7 +92,7 @@ def test_it_warns_then_lowers_then_goes_back_then_stops(tmp_path, model_folder, 
     places = [told.index(f"| {rollout} | ") for rollout in range(1, 6)]
     for action, start, end in zip(actions, places, [*places[1:], len(told)], strict=True):
         assert action in told[start:end]
-        assert "policy/approx_kl is" in told[start:end]
+        assert "policy/old_kl is" in told[start:end]
     assert "after rollout 5" in told.splitlines()[0]
     out = capsys.readouterr().out
     assert str(folder / "collapse_report.md") in out
@@ -163,7 +163,7 @@ def test_without_an_evaluation_it_goes_back_to_the_start(tmp_path, model_folder)
     assert all(not tensor.any() for name, tensor in Spoiler.seen[3]["weights"].items() if "lora_B" in name)
     assert Spoiler.seen[3]["optimizer"] == {}
     assert state(tmp_path)["undone"] == 4
-    total, value, kl = (logged(tmp_path, name) for name in ("loss/total", "loss/value", "policy/approx_kl"))
+    total, value, kl = (logged(tmp_path, name) for name in ("loss/total", "loss/value", "policy/old_kl"))
     warming_up = [t == pytest.approx(0.5 * v + d, abs=1e-5) for t, v, d in zip(total, value, kl, strict=True)]
     assert warming_up == [True, False, False, False, True]
 
@@ -285,7 +285,7 @@ def test_a_loss_or_gradient_that_is_no_number_is_survived(tmp_path, model_folder
 def test_no_step_is_taken_with_a_gradient_that_is_no_number():
     """Before anybody has gone back, the weights are what they were."""
     module, told = learner(), []
-    module.on_fault = told.append
+    module.on_nonfinite = told.append
     trained = [p for p in module.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.full_like(p, torch.nan)

@@ -34,9 +34,9 @@ def body(*tokens, **options):
 
 
 def counts(image):
-    """How many pixels of each colour."""
-    colours, number = np.unique(image.reshape(-1, 3), axis=0, return_counts=True)
-    return {tuple(int(part) for part in colour): int(n) for colour, n in zip(colours, number, strict=True)}
+    """How many pixels of each color."""
+    colors, number = np.unique(image.reshape(-1, 3), axis=0, return_counts=True)
+    return {tuple(int(part) for part in color): int(n) for color, n in zip(colors, number, strict=True)}
 
 
 def shown_texts(monkeypatch, *tokens, **options):
@@ -53,14 +53,14 @@ def shown_texts(monkeypatch, *tokens, **options):
 
 
 @pytest.mark.parametrize(
-    ("advantage", "colour"),
+    ("advantage", "color"),
     [(-2.0, RED), (2.0, BLUE), (None, GREY), (float("nan"), GREY), (float("-inf"), GREY)],
 )
-def test_a_sampled_token_has_the_colour_of_its_advantage(advantage, colour):
+def test_a_sampled_token_has_the_color_of_its_advantage(advantage, color):
     """Signs the wrong way round, or a missing advantage drawn as 0, would hide what is learned."""
     shown = counts(body(sampled("        ", advantage)))
-    assert shown.get(colour, 0) > 1000
-    assert not any(shown.get(other, 0) for other in {RED, BLUE, GREY, YELLOW} - {colour})
+    assert shown.get(color, 0) > 1000
+    assert not any(shown.get(other, 0) for other in {RED, BLUE, GREY, YELLOW} - {color})
 
 
 def test_the_scale_is_symmetric_and_of_the_whole_picture():
@@ -73,7 +73,7 @@ def test_the_scale_is_symmetric_and_of_the_whole_picture():
     )
     shown = counts(image[LEGEND:])
     assert shown[RED] > 1000
-    half = max((n, colour) for colour, n in shown.items() if colour not in (RED, WHITE))[1]
+    half = max((n, color) for color, n in shown.items() if color not in (RED, WHITE))[1]
     assert half == pytest.approx((145, 180, 222), abs=1)
     assert BLUE not in shown
 
@@ -88,7 +88,7 @@ def test_forced_is_yellow_and_prompt_has_no_box():
     drawn = counts(body(prompt("prompt")))
     assert min(drawn) == (0, 0, 0)  # the title
     assert (102, 102, 102) in drawn
-    assert all(max(colour) - min(colour) == 0 for colour in drawn)  # grey
+    assert all(max(color) - min(color) == 0 for color in drawn)  # grey
 
 
 @pytest.mark.parametrize("kind", ["prompt", "forced"])
@@ -201,7 +201,7 @@ def test_an_episode_without_tokens_says_so(monkeypatch):
 
 
 def test_the_legend_names_the_ends_of_the_scale(monkeypatch):
-    """Colours without numbers cannot be compared with those of the next rollout."""
+    """Colors without numbers cannot be compared with those of the next rollout."""
     lines, draw = [], module._draw
     monkeypatch.setattr(
         module, "_draw", lambda image, row, top: lines.append([b.text for b in row]) or draw(image, row, top)

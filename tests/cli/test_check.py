@@ -444,7 +444,7 @@ def test_an_estimate_is_proportional():
 
 
 def test_tokens_show_their_borders_and_nothing_acts(monkeypatch):
-    """Without colours by marks, with colours by shades; an escape is shown, not sent."""
+    """Without colors by marks, with colors by shades; an escape is shown, not sent."""
     texts = ["a\x1b[31m", "b", "\n", "c"]
     chosen = [False, False, True, True]
     assert format_tokens(texts, chosen=chosen) == "a\\x1b[31m│b[⏎\n][c]"

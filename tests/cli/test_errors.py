@@ -141,7 +141,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, 
 
 
 def test_quantized_weights_cannot_be_trained_whole(failing, tmp_path):
-    """Said when the YAML is read."""
+    """Raised when the YAML is read."""
     whole = tmp_path / "whole.yaml"
     whole.write_text(
         BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null\n      quantization: 4bit")

@@ -164,7 +164,7 @@ def test_options_that_do_not_go_together_are_refused(played, tmp_path):
 
 
 def test_the_environment_draws_itself_in_text(played):
-    """What is more than colour is shown, not sent; without a terminal colours go too."""
+    """What is more than color is shown, not sent; without a terminal colors go too."""
     said = played(data__env="Drawn-v0", render="true")
     assert said.count("\\x1b[2Jshown") == 3  # after the reset and both turns
     assert "\x1b" not in said

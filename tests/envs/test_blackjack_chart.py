@@ -49,8 +49,8 @@ def test_the_optimal_policy_has_no_frames():
     assert framed(strategy_chart(unsure)) == set()
 
 
-def test_letters_and_colours_show_each_state():
-    """A letter or a colour that belongs to a neighbouring state misleads whoever reads the chart."""
+def test_letters_and_colors_show_each_state():
+    """A letter or a color that belongs to a neighbouring state misleads whoever reads the chart."""
     policy = np.random.default_rng(0).random(280)
     figure = strategy_chart(policy)
     assert letters(figure) == {

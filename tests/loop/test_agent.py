@@ -90,7 +90,7 @@ def test_any_template(template):
 
 
 def test_a_conversation_only_grows():
-    """Each prompt is the one before, the reply's own tokens, and what is new: nothing is tokenised twice."""
+    """Each prompt is the one before, the reply's own tokens, and what is new: nothing is tokenized twice."""
     agent = make()
     episode(agent)
     first, second, third = kept(agent)

@@ -13,12 +13,12 @@ def told(turns):
     return " ".join(turn.observation_text for turn in turns)
 
 
-def test_only_the_last_turns_are_summarised():
+def test_only_the_last_turns_are_summarized():
     assert WorkingMemory(turns=2).recent(TURNS, told) == "room 2 room 3"
     assert WorkingMemory(turns=9).recent(TURNS, told) == "room 1 room 2 room 3"
 
 
-def test_there_is_nothing_to_summarise_in_the_first_turn():
+def test_there_is_nothing_to_summarize_in_the_first_turn():
     """An agent's `summarize` may take the last of the turns."""
     assert WorkingMemory().recent([], lambda turns: turns[-1].answer) == ""
 

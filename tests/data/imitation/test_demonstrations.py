@@ -202,7 +202,7 @@ class Mute(TextAgent):
 
 
 def test_an_answer_that_the_agent_cannot_read_is_refused():
-    """It would be learned, and then penalised."""
+    """It would be learned, and then penalized."""
     with pytest.raises(
         ValueError, match=r"Namer answered \d to the observation \d: \d is not text.*Mute offers \(no cand"
     ):
