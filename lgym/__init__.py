@@ -7,7 +7,7 @@ Importing lgym alone is cheap: a name's module is imported when the name is firs
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "A2C": "lgym.modules",

@@ -2,13 +2,14 @@
 
     python scripts/bench.py                                    # every task
     python scripts/bench.py --task blackjack --json bench.json --profile trace.json
-    python scripts/bench.py --peer llamagym --task blackjack cartpole-exact      # beside another library, in turns
-    python scripts/bench.py --peer trl --task letters
+    python scripts/bench.py --peer llamagym --task blackjack cartpole-exact      # beside another library, in
+    turns python scripts/bench.py --peer trl --task letters
 
-Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters, head or sharing,
-at the best of a few shapes: forward, and forward + backward. It is measured before and after every rollout, since a
-machine's speed drifts. A task is a whole `Trainer.fit`: environments, text, sampling, loss, gradients and optimizer
-included. Rates are medians over rollouts; the first rollout warms up and is not counted.
+Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters,
+head or sharing, at the best of a few shapes: forward, and forward + backward. It is measured before and after
+every rollout, since a machine's speed drifts. A task is a whole `Trainer.fit`: environments, text, sampling,
+loss, gradients and optimizer included. Rates are medians over rollouts; the first rollout warms up and is not
+counted.
 
     steps/s        environment steps by the time of playing, of updating, or of both
     distinct t/s   tokens that the model really computed, by the same time
@@ -87,7 +88,14 @@ class Report:
 
 
 def measure(
-    task: str, precision: str, llm: ValueHeadLLM, bare: Roofline, *, repeat: int, accelerator: str, profile: Path | None
+    task: str,
+    precision: str,
+    llm: ValueHeadLLM,
+    bare: Roofline,
+    *,
+    repeat: int,
+    accelerator: str,
+    profile: Path | None,
 ) -> Result:
     """Plays and learns `repeat` rollouts after a first one."""
     options = dict(TASKS[task])
@@ -159,7 +167,9 @@ def _peak_memory_mb(device: torch.device) -> float:
     """Of the process so far; on CUDA, of the device."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+    )
 
 
 def table(report: Report) -> str:
@@ -177,36 +187,52 @@ def table(report: Report) -> str:
                 f"{phase.in_the_model:>14.0%}{phase.padding:>9.1%}"
             )
         lines.append(
-            f"{'':<16}{'both':<10}{result.steps_per_s:>10,.1f}   {result.unique_prompts:,.0f} distinct prompts a rollout,"
-            f" peak memory {result.peak_memory_mb:,.0f} MB"
+            f"{'':<16}{'both':<10}{result.steps_per_s:>10,.1f}   {result.unique_prompts:,.0f} distinct "
+            f"prompts a rollout, peak memory {result.peak_memory_mb:,.0f} MB"
         )
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a registry name, folder or Hub id")
     parser.add_argument("--precision", default="bf16-true", help="as trainer.precision")
     parser.add_argument("--accelerator", default="auto", help="as trainer.accelerator")
-    parser.add_argument("--repeat", type=int, default=3, help="rollouts that are counted, and tries of the roofline")
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="rollouts that are counted, and tries of the roofline"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
-    parser.add_argument("--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing")
-    parser.add_argument("--peer", choices=PEERS, help="only time this library and lgym, in turns, `repeat` times")
-    parser.add_argument("--peer-seconds", type=float, default=60, help="least time of one of the peer's turns")
-    parser.add_argument("--peer-longest", type=float, default=1800, help="seconds after which such a turn is stopped")
+    parser.add_argument(
+        "--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing"
+    )
+    parser.add_argument(
+        "--peer", choices=PEERS, help="only time this library and lgym, in turns, `repeat` times"
+    )
+    parser.add_argument(
+        "--peer-seconds", type=float, default=60, help="least time of one of the peer's turns"
+    )
+    parser.add_argument(
+        "--peer-longest", type=float, default=1800, help="seconds after which such a turn is stopped"
+    )
     options = parser.parse_args(arguments)
     if options.repeat < 1:
         parser.error(f"--repeat is {options.repeat}; it must be 1 or more")
     if options.peer is not None:
         least, longest = options.peer_seconds, options.peer_longest
-        results = compare(options.peer, options.task, options.model, rounds=options.repeat, seconds=least, longest=longest)
+        results = compare(
+            options.peer, options.task, options.model, rounds=options.repeat, seconds=least, longest=longest
+        )
         print(peer_table(results))
         _write(options.json, [asdict(result) for result in results])
         return
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    accelerator = L.Trainer(accelerator=options.accelerator, devices=1, logger=False, enable_checkpointing=False)
+    accelerator = L.Trainer(
+        accelerator=options.accelerator, devices=1, logger=False, enable_checkpointing=False
+    )
     device = accelerator.strategy.root_device
     dtype = torch.bfloat16 if options.precision == "bf16-true" else torch.float32
     steps = tqdm(total=len(options.task) + 1, desc="roofline", file=sys.stderr)
@@ -220,7 +246,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trace = options.profile.with_stem(f"{options.profile.stem}-{task}") if options.profile else None
         report.results.append(
             measure(
-                task, options.precision, llm, bare, repeat=options.repeat, accelerator=options.accelerator, profile=trace
+                task,
+                options.precision,
+                llm,
+                bare,
+                repeat=options.repeat,
+                accelerator=options.accelerator,
+                profile=trace,
             )
         )
     steps.update()

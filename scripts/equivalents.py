@@ -1,4 +1,5 @@
-"""Changes that nothing can notice, so that `scripts/mutate.py` reports them apart: file, line as it is, change, and why.
+"""Changes that nothing can notice, so that `scripts/mutate.py` reports them apart: file, line as it is,
+change, and why.
 
 Only what gives the same results for all inputs belongs here, not what is hard to test.
 """
@@ -15,7 +16,8 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "lgym/functional/group_advantages.py",
-        'lowest = returns.new_zeros(len(sizes)).scatter_reduce(0, members, returns, "amin", include_self=False)',
+        "lowest = returns.new_zeros(len(sizes)).scatter_reduce("
+        '0, group_index, returns, "amin", include_self=False)',
         "\"amin\" -> 'amax'",
         "deviations do not depend on which of a group's returns distances are taken from",
     ),

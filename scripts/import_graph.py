@@ -10,14 +10,16 @@ from pathlib import Path
 
 
 class ImportGraph:
-    """The imports of a package and its tests. What a package's `__init__` only passes on counts as taken from its source."""
+    """The imports of a package and its tests. What a package's `__init__` only passes on counts as taken from
+    its source."""
 
     def __init__(self, root: Path, package: str) -> None:
         self.root, self.package, self.tests = root, root / package, root / "tests"
         self.of = cache(self._of)
 
     def tests_of(self, file: Path) -> list[str]:
-        """Those of the mirror folder that reach the file, and all that name it; nearest first, its own before others."""
+        """Those of the mirror folder that reach the file, and all that name it; nearest first, its own before
+        others."""
         mirror = self.tests / file.parent.relative_to(self.package)
         found: list[tuple[float, bool, str]] = []
         for test in sorted(self.tests.rglob("test_*.py")):

@@ -1,11 +1,13 @@
-"""Kills a training at random moments, resumes it, and compares its end with that of the run that nobody killed.
+"""Kills a training at random moments, resumes it, and compares its end with that of the run that nobody
+killed.
 
     python scripts/kill_test.py --kills 20 --config configs/cartpole.yaml --trainer.max_epochs=3
 
-Words that are not known here go to `lgym fit`. Every kill is a SIGKILL of a run of its own: while it plays, while it learns,
-while it writes a checkpoint, and while it puts it in the place of the one before. With several devices, it is any of the
-processes at any time. Ends with status 1 unless every run ends with the same weights, optimizer, random states, environments
-and memories, bit for bit, and the same curves (but for times).
+Words that are not known here go to `lgym fit`. Every kill is a SIGKILL of a run of its own: while it plays,
+while it learns, while it writes a checkpoint, and while it puts it in the place of the one before. With
+several devices, it is any of the processes at any time. Ends with status 1 unless every run ends with the
+same weights, optimizer, random states, environments and memories, bit for bit, and the same curves (but for
+times).
 """
 
 from __future__ import annotations
@@ -44,12 +46,21 @@ MOMENTS: dict[str, tuple[Any, str]] = {
 }
 """What a run is doing, and the function that it is then in."""
 
-COMPARED = ("state_dict", "optimizer_states", "lr_schedulers", "RolloutDataModule", "lgym", "epoch", "global_step")
+COMPARED = (
+    "state_dict",
+    "optimizer_states",
+    "lr_schedulers",
+    "RolloutDataModule",
+    "lgym",
+    "epoch",
+    "global_step",
+)
 """Of a checkpoint; the rest is where files are."""
 
 
 def counted(counts: Counter[str], moment: str | None, at: int) -> None:
-    """Counts the calls of every moment's function, and kills this process within the one that is asked for."""
+    """Counts the calls of every moment's function, and kills this process within the one that is asked
+    for."""
 
     def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -106,12 +117,14 @@ def fit_in_several(words: Sequence[str], root: Path, kill_after: float | None, r
 
 
 def differences(whole: Path, other: Path) -> list[str]:
-    """What is not the same at the end of two runs. One killed before it had a checkpoint has begun another version."""
+    """What is not the same at the end of two runs. One killed before it had a checkpoint has begun another
+    version."""
     return differing(*({"curves": _curves(root), **_checkpoint(root)} for root in (whole, other)))
 
 
 def differing(one: Any, other: Any) -> list[str]:
-    """The paths of the leaves of nested dicts and lists that only one of the two has, or that are not equal bit for bit."""
+    """The paths of the leaves of nested dicts and lists that only one of the two has, or that are not equal
+    bit for bit."""
     ours, theirs = dict(_leaves(one)), dict(_leaves(other))
     unequal = [name for name in ours.keys() & theirs.keys() if not _same(ours[name], theirs[name])]
     return sorted(ours.keys() ^ theirs.keys()) + sorted(unequal)
@@ -129,7 +142,13 @@ def _checkpoint(root: Path) -> dict[str, Any]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else None
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list | tuple)
+        else None
+    )
     if items is None:
         yield name, value
         return
@@ -149,8 +168,11 @@ def _curves(root: Path) -> dict[str, dict[int, str]]:
     return {tag: {event.step: str(event.value) for event in events.Scalars(tag)} for tag in tags}
 
 
-def kill_and_compare(words: Sequence[str], kills: int, seed: int, root: Path, *, devices: int = 1) -> list[dict[str, Any]]:
-    """A row a kill: the moment, whether the run died of it, and what then differed from the run that nobody killed."""
+def kill_and_compare(
+    words: Sequence[str], kills: int, seed: int, root: Path, *, devices: int = 1
+) -> list[dict[str, Any]]:
+    """A row a kill: the moment, whether the run died of it, and what then differed from the run that nobody
+    killed."""
     root.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
     whole, started = root / "whole", time.monotonic()
@@ -179,10 +201,14 @@ def kill_and_compare(words: Sequence[str], kills: int, seed: int, root: Path, *,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20, help="how many runs to kill")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--devices", type=int, default=1, help="processes of each run; the same as trainer.devices")
+    parser.add_argument(
+        "--devices", type=int, default=1, help="processes of each run; the same as trainer.devices"
+    )
     parser.add_argument("--root", type=Path, help="where runs are written; by default a temporary folder")
     settings, words = parser.parse_known_args()
     root = settings.root or Path(tempfile.mkdtemp(prefix="kills-"))

@@ -1,10 +1,11 @@
-"""Blackjack in the loop that LlamaGym's users wrote: three methods, `act`, `assign_reward`, `terminate_episode`.
+"""Blackjack in the loop that LlamaGym's users wrote: three methods, `act`, `assign_reward`,
+`terminate_episode`.
 
     python scripts/llamagym_blackjack.py --model smollm2-135m-instruct --episodes 2000 --imitate 256
 
-A small model does not come to "Action: 1" by itself: with `--imitate` it is first shown the form of an answer, on hands that
-are answered at random. Prints the mean return of every hundred episodes beside what is known of the game, and the seconds
-so far.
+A small model does not come to "Action: 1" by itself: with `--imitate` it is first shown the form of an
+answer, on hands that are answered at random. Prints the mean return of every hundred episodes beside what is
+known of the game, and the seconds so far.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class BlackjackAgent(Agent):
 
     def get_system_prompt(self) -> str:
         return (
-            "You play Blackjack. You see the total of your hand, the card that the dealer shows, and whether you hold an "
+            "You play Blackjack. You see the total of your hand, the card that the dealer shows, and "
+            "whether you hold an "
             'ace that counts 11. Answer with "Action: 0" to stay or "Action: 1" to take a card.'
         )
 
@@ -54,12 +56,16 @@ def play(agent: Agent, env: gym.Env, episodes: int) -> list[float]:
         agent.terminate_episode()
         if len(returns) % 100 == 0:
             mean = sum(returns[-100:]) / 100
-            print(f"episodes {len(returns):5d}  mean return {mean:+.3f}  {time.perf_counter() - begun:6.0f} s", flush=True)
+            print(
+                f"episodes {len(returns):5d}  mean return {mean:+.3f}  {time.perf_counter() - begun:6.0f} s",
+                flush=True,
+            )
     return returns
 
 
 def answered_at_random(env: gym.Env, count: int, seed: int) -> list[tuple[Any, str]]:
-    """Observations of the game and replies to them that show the form of an answer, and nothing of how to play."""
+    """Observations of the game and replies to them that show the form of an answer, and nothing of how to
+    play."""
     rng = random.Random(seed)
     turns: list[tuple[Any, str]] = []
     done = True
@@ -76,8 +82,12 @@ def answered_at_random(env: gym.Env, count: int, seed: int) -> list[tuple[Any, s
 def main() -> None:
     from lgym.models import load_model_and_tokenizer
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="a name of the registry, a folder or a Hub id")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", default="smollm2-135m-instruct", help="a name of the registry, a folder or a Hub id"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of what the model says and how it learns")

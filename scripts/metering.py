@@ -25,7 +25,9 @@ class ExactCartPoleAgent(CartPoleAgent):
     """The four numbers in hundredths: states hardly ever repeat, and every prompt is a distinct one."""
 
     def format_observation(self, observation: Sequence[float]) -> str:
-        return "cart {} moving {}, pole {} turning {}".format(*(round(100 * float(part)) for part in observation))
+        return "cart {} moving {}, pole {} turning {}".format(
+            *(round(100 * float(part)) for part in observation)
+        )
 
 
 class LettersEnv(gymnasium.Env):
@@ -115,7 +117,9 @@ def _all_tokens(rollout: Rollout) -> int:
     prompts, responses = rollout.turn_prompts(), rollout.turn_responses()
     if responses[0].choice < 0:
         return sum(len(p.token_ids) + len(r.token_ids) for p, r in zip(prompts, responses, strict=True))
-    sizes = torch.tensor([sum(len(p.token_ids) + len(ids) for ids in p.candidate_ids) for p in rollout.prompts])
+    sizes = torch.tensor(
+        [sum(len(p.token_ids) + len(ids) for ids in p.candidate_ids) for p in rollout.prompts]
+    )
     return int(sizes[rollout.prompt_index[rollout.mask]].sum())
 
 

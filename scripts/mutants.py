@@ -1,7 +1,8 @@
 """The one-line changes that `scripts/mutate.py` tries: each replaces one node of a file's syntax tree.
 
-Left alone: docstrings and other texts, annotations, decorators, imports, `__all__`, `raise` and `assert` statements, and
-`+`, `|` and the like between texts, tuples or types, where every change is an error that any test would see.
+Left alone: docstrings and other texts, annotations, decorators, imports, `__all__`, `raise` and `assert`
+statements, and `+`, `|` and the like between texts, tuples or types, where every change is an error that any
+test would see.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
 }
-SWAPPED = [("min", "max"), ("mean", "sum"), ("any", "all"), ("minimum", "maximum"), ("argmin", "argmax"), ("amin", "amax")]
+SWAPPED = [
+    ("min", "max"),
+    ("mean", "sum"),
+    ("any", "all"),
+    ("minimum", "maximum"),
+    ("argmin", "argmax"),
+    ("amin", "amax"),
+]
 NAMES = {**dict(SWAPPED), **{b: a for a, b in SWAPPED}}
 DROPPED = {"abs", "clone", "detach", "exp", "sqrt", "square"}
 """Methods without arguments whose call is left out."""
@@ -87,7 +95,8 @@ def mutants_of(file: Path, root: Path) -> list[Mutant]:
 
 
 def _changes(body: list[ast.stmt], returns: str) -> Iterator[tuple[Node, str, range]]:
-    """What to replace, by what, and the lines of its statement; of statements in a function that returns such a thing."""
+    """What to replace, by what, and the lines of its statement; of statements in a function that returns such
+    a thing."""
     for statement in body:
         if isinstance(statement, FIXED) or _is_left_alone(statement):
             continue
@@ -136,7 +145,9 @@ def _of_statement(statement: ast.stmt, returns: str) -> Iterator[tuple[Node, str
         yield statement, ast.unparse(_with(statement, op=OPERATORS[type(statement.op)]()))
     if isinstance(statement, ast.AugAssign):
         yield statement, "pass"
-    if isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Yield | ast.YieldFrom | ast.Await):
+    if isinstance(statement, ast.Expr) and not isinstance(
+        statement.value, ast.Yield | ast.YieldFrom | ast.Await
+    ):
         yield statement, "pass"
     if isinstance(statement, ast.If | ast.While) and _is_plain(statement.test):
         yield statement.test, f"not {ast.unparse(statement.test)}"

@@ -1,19 +1,21 @@
 """Changes one line at a time and runs the tests: lists what no test notices, and its share.
 
-    python scripts/mutate.py                                       # lgym/functional, lgym/modules and lgym/data
-    python scripts/mutate.py lgym/functional/gae.py --list         # only what would be changed
+    python scripts/mutate.py                                       # lgym/functional, lgym/modules and
+    lgym/data python scripts/mutate.py lgym/functional/gae.py --list         # only what would be changed
     python scripts/mutate.py lgym/modules --sample 120 --seed 0 --json mutants.json
 
-A change (see `mutants.py`) is noticed where a test fails or does not end. Asked are the test files in the mirror of the
-file's folder under tests/ that reach it by imports, and those anywhere else that name it, or a name that it defines. They
-run once without a change; one that fails then, or takes too long, is left out and named. Of their tests those are asked that
-ran the changed statement, in their own process: the nearest first, as many as `--budget` has seconds for.
+A change (see `mutants.py`) is noticed where a test fails or does not end. Asked are the test files in the
+mirror of the file's folder under tests/ that reach it by imports, and those anywhere else that name it, or a
+name that it defines. They run once without a change; one that fails then, or takes too long, is left out and
+named. Of their tests those are asked that ran the changed statement, in their own process: the nearest first,
+as many as `--budget` has seconds for.
 
-Each change is tried in a fork of a process that has imported what the tests need of other libraries, and nothing of
-the checkout: the fork finds the changed package in a copy. Linux and macOS only.
+Each change is tried in a fork of a process that has imported what the tests need of other libraries, and
+nothing of the checkout: the fork finds the changed package in a copy. Linux and macOS only.
 
-Not done by mutmut, which leaves decorated functions alone (`gae` and all else under `torch.no_grad()`), nor by cosmic-ray,
-which starts Python anew for each change: importing torch and transformers takes longer than the tests.
+Not done by mutmut, which leaves decorated functions alone (`gae` and all else under `torch.no_grad()`), nor
+by cosmic-ray, which starts Python anew for each change: importing torch and transformers takes longer than
+the tests.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class Runner:
         compileall.compile_dir(copy, quiet=2)
 
     def unchanged(self, file: str, limit: float) -> list[Unchanged] | str:
-        """What a file's tests do, or why they cannot be asked. Afterwards this process has imported what they needed."""
+        """What a file's tests do, or why they cannot be asked. Afterwards this process has imported what they
+        needed."""
         report = self.copy / "report.json"
         report.unlink(missing_ok=True)
 
@@ -102,7 +105,11 @@ class Runner:
                 importlib.import_module(name)
         found = []
         for name, (seconds, files) in told["tests"].items():
-            found.append(Unchanged(name, seconds, {f"{self.package}/{own}": set(lines) for own, lines in files.items()}))
+            found.append(
+                Unchanged(
+                    name, seconds, {f"{self.package}/{own}": set(lines) for own, lines in files.items()}
+                )
+            )
         return sorted(found, key=lambda test: test.seconds)
 
     def is_noticed(self, mutant: Mutant, tests: list[str], limit: float) -> bool:
@@ -163,7 +170,9 @@ def in_fork(work: Callable[[], int], limit: float) -> int | None:
 def tried(mutants: Sequence[Mutant], runner: Runner, budget: float, timeout: float | None) -> list[Result]:
     """What becomes of each."""
     graph = ImportGraph(runner.root, runner.package)
-    asked = {file: graph.tests_of(runner.root / file) for file in dict.fromkeys(mutant.file for mutant in mutants)}
+    asked = {
+        file: graph.tests_of(runner.root / file) for file in dict.fromkeys(mutant.file for mutant in mutants)
+    }
     unchanged: dict[str, list[Unchanged]] = {}
     for file in tqdm(dict.fromkeys(file for files in asked.values() for file in files), "unchanged"):
         found = runner.unchanged(file, limit=60 + 2 * budget)
@@ -221,17 +230,25 @@ def as_json(results: Sequence[Result]) -> str:
     for result in results:
         mutant = result.mutant
         row = {"file": mutant.file, "line": mutant.line, "text": mutant.text, "change": mutant.change}
-        rows.append({**row, "outcome": result.outcome, "tests": result.tests, "seconds": round(result.seconds, 2)})
+        rows.append(
+            {**row, "outcome": result.outcome, "tests": result.tests, "seconds": round(result.seconds, 2)}
+        )
     return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="*", default=PATHS, help="files or folders of one package")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many changes of each path, drawn at random")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="only so many changes of each path, drawn at random"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of that draw")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests that a change is put to at most")
-    parser.add_argument("--timeout", type=float, help="seconds after which a change counts as noticed; else by its tests")
+    parser.add_argument(
+        "--budget", type=float, default=20.0, help="seconds of tests that a change is put to at most"
+    )
+    parser.add_argument(
+        "--timeout", type=float, help="seconds after which a change counts as noticed; else by its tests"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes every change with its outcome")
     parser.add_argument("--list", action="store_true", help="only lists the changes")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the checkout")
@@ -261,7 +278,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join(f"{mutant.file}:{mutant.line}    {mutant.change}" for mutant in mutants))
         return
     if not hasattr(os, "fork"):
-        raise SystemExit("Each change is tried in a fork, which Windows does not have: run it on Linux, macOS or WSL.")
+        raise SystemExit(
+            "Each change is tried in a fork, which Windows does not have: run it on Linux, macOS or WSL."
+        )
     tqdm.monitor_interval = 0  # no thread beside this one, or forks may wait for what it holds
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(root, Path(arguments.paths[0]).parts[0], Path(folder).resolve())

@@ -1,4 +1,5 @@
-"""Draws the README's picture: the exact value of Blackjack policies over training, from the logs of finished runs.
+"""Draws the README's picture: the exact value of Blackjack policies over training, from the logs of finished
+runs.
 
     python scripts/plot_blackjack.py docs/blackjack.png runs/blackjack/version_0 [MORE_RUNS ...]
 
@@ -15,7 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lgym.agents import BlackjackAgent
 
-CURVES = (("blackjack/value_sampled", "sampled", "-", "tab:blue"), ("blackjack/value_greedy", "greedy", ":", "tab:orange"))
+CURVES = (
+    ("blackjack/value_sampled", "sampled", "-", "tab:blue"),
+    ("blackjack/value_greedy", "greedy", ":", "tab:orange"),
+)
 
 
 def read(run: Path, tag: str) -> tuple[list[float], list[float]]:
@@ -23,7 +27,9 @@ def read(run: Path, tag: str) -> tuple[list[float], list[float]]:
     events = EventAccumulator(str(run), size_guidance={"scalars": 0})
     events.Reload()
     if tag not in events.Tags()["scalars"]:
-        raise SystemExit(f"{run} has no metric {tag}; give the folder of a Blackjack run, such as runs/blackjack/version_0.")
+        raise SystemExit(
+            f"{run} has no metric {tag}; give the folder of a Blackjack run, as runs/blackjack/version_0."
+        )
     scalars = events.Scalars(tag)
     return [(s.wall_time - scalars[0].wall_time) / 60 for s in scalars], [s.value for s in scalars]
 
@@ -39,18 +45,26 @@ def draw(runs: list[Path]) -> Figure:
         if value > -0.3:
             axes.axhline(value, color="grey", linewidth=0.8)
             axes.text(axes.get_xlim()[1], value, f" {name} {value:+.3f}", va="center", fontsize=8)
-    axes.set(xlabel="minutes since the first rollout", ylabel="exact expected return per hand", ylim=(-0.32, -0.03))
+    axes.set(
+        xlabel="minutes since the first rollout", ylabel="exact expected return per hand", ylim=(-0.32, -0.03)
+    )
     axes.set_title(
-        f"SmolLM2-135M learning Blackjack from text, {len(runs)} seeds" if len(runs) > 1 else "Blackjack from text"
+        f"SmolLM2-135M learning Blackjack from text, {len(runs)} seeds"
+        if len(runs) > 1
+        else "Blackjack from text"
     )
     axes.legend(loc="lower right")
     return figure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("picture", type=Path, help="the PNG to write")
-    parser.add_argument("runs", type=Path, nargs="+", help="folders of runs, each with TensorBoard's files in it")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", help="folders of runs, each with TensorBoard's files in it"
+    )
     arguments = parser.parse_args()
     draw(arguments.runs).savefig(arguments.picture, dpi=110)
 

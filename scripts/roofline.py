@@ -24,12 +24,18 @@ class Rates(NamedTuple):
 class Roofline:
     """The bare model's rates at the best of a few shapes, forward and forward + backward to the input.
 
-    A machine's speed drifts by a fifth within minutes: what is compared with these rates has to lie between two measurements
-    of them.
+    A machine's speed drifts by a fifth within minutes: what is compared with these rates has to lie between
+    two measurements of them.
     """
 
     def __init__(
-        self, name: str, dtype: torch.dtype, device: torch.device, *, shapes: Sequence[tuple[int, int]], repeat: int
+        self,
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        shapes: Sequence[tuple[int, int]],
+        repeat: int,
     ) -> None:
         """
         Args:
@@ -42,7 +48,9 @@ class Roofline:
         model: Any = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=dtype, device=device)[0]
         self._model = model.requires_grad_(False).to(device)
         self._device, self._repeat = device, repeat
-        self._best = [max(shapes, key=lambda shape: self._rate(shape, backward=backward)) for backward in (False, True)]
+        self._best = [
+            max(shapes, key=lambda shape: self._rate(shape, backward=backward)) for backward in (False, True)
+        ]
 
     def rates(self) -> Rates:
         """Measured now."""

@@ -1,9 +1,10 @@
-"""How the cost grows: with candidates, environments, turns of history and the size of a rollout. One picture each.
+"""How the cost grows: with candidates, environments, turns of history and the size of a rollout. One picture
+each.
 
     python scripts/scaling.py docs                 # writes docs/scaling-*.png and docs/scaling.json
 
-Each point is the median of several tries of a forward and backward pass (or of playing), against the same work without
-anything shared where that is feasible; the grey line is what the cost should grow like.
+Each point is the median of several tries of a forward and backward pass (or of playing), against the same
+work without anything shared where that is feasible; the grey line is what the cost should grow like.
 """
 
 from __future__ import annotations
@@ -34,7 +35,20 @@ from lgym.policies import CandidatePolicy
 from lgym.rollout import Prompt
 
 Curve = dict[int, float]
-FRUIT = ("apple", "bread", "stone", "river", "house", "green", "table", "light", "paper", "water", "glass", "horse")
+FRUIT = (
+    "apple",
+    "bread",
+    "stone",
+    "river",
+    "house",
+    "green",
+    "table",
+    "light",
+    "paper",
+    "water",
+    "glass",
+    "horse",
+)
 
 
 def seconds(work: Callable[[], object], tries: int) -> float:
@@ -81,7 +95,9 @@ class Scaling:
         prompts = [tuple(encode(f"You see a box with the number {i}. You take the")) for i in range(32)]
         vocabulary = self.llm.causal_lm.get_input_embeddings().num_embeddings
         words = rng.integers(3, vocabulary, size=(max(counts), 4))
-        words[:, 0] = rng.choice(np.arange(3, vocabulary), size=max(counts), replace=False)  # nothing shared between them
+        words[:, 0] = rng.choice(
+            np.arange(3, vocabulary), size=max(counts), replace=False
+        )  # nothing shared between them
 
         def prompts_of(count: int, length: int) -> list[Prompt]:
             ids = tuple(tuple(int(t) for t in word[:length]) for word in words[:count])
@@ -117,9 +133,15 @@ class Scaling:
 
     def rollouts(self, sizes: Sequence[int]) -> dict[str, Curve]:
         """So many hands of Blackjack."""
-        return {"Blackjack": {n: self._play("Blackjack-v1", BlackjackAgent(), min(n, 1024), episodes=n) for n in sizes}}
+        return {
+            "Blackjack": {
+                n: self._play("Blackjack-v1", BlackjackAgent(), min(n, 1024), episodes=n) for n in sizes
+            }
+        }
 
-    def _play(self, env: str, agent: TextAgent, count: int, turns: int | None = None, episodes: int | None = None) -> float:
+    def _play(
+        self, env: str, agent: TextAgent, count: int, turns: int | None = None, episodes: int | None = None
+    ) -> float:
         builder = PromptBuilder(self.llm.tokenizer, agent.system_prompt, self.llm.context_length)
         runners = [EnvRunner(make_env(env, None, None), EpisodePrompts(agent, builder)) for _ in range(count)]
         collector = Collector(runners, first_seed=0)
@@ -150,7 +172,9 @@ def draw(curves: dict[str, Curve], title: str, axis: str, expected: str, slope: 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--precision", choices=["bfloat16", "float32"], default="bfloat16")
@@ -159,7 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    llm = build_llm(LLMConfig(model=options.model), dtype=getattr(torch, options.precision), device=device).to(device)
+    llm = build_llm(
+        LLMConfig(model=options.model), dtype=getattr(torch, options.precision), device=device
+    ).to(device)
     scaling = Scaling(llm, options.tries)
 
     def upto(*numbers: int) -> list[int]:

@@ -1,9 +1,11 @@
-"""How often a token is computed: tokens that a packed batch runs, over those that are different. Needs no model.
+"""How often a token is computed: tokens that a packed batch runs, over those that are different. Needs no
+model.
 
     python scripts/sharing.py
 
-Prompts have 40 tokens in common, and so many of their own that nothing else shares. Behind each stand candidates of four
-tokens, or eight replies of 64; or the prompts are those of conversations of 20 turns. Rows are of 64 places, as by default.
+Prompts have 40 tokens in common, and so many of their own that nothing else shares. Behind each stand
+candidates of four tokens, or eight replies of 64; or the prompts are those of conversations of 20 turns. Rows
+are of 64 places, as by default.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ PROMPTS = 6
 
 
 def behind(own: int, ends: int, length: int) -> list[TokenIds]:
-    """Prompts with so many tokens of their own, and behind each so many ends of a length, no two alike; without the prefix,
-    which is run by itself."""
+    """Prompts with so many tokens of their own, and behind each so many ends of a length, no two alike;
+    without the prefix, which is run by itself."""
     return [
         (*range(10_000 * p, 10_000 * p + own), *range(100_000 + 1000 * e, 100_000 + 1000 * e + length))
         for p in range(1, PROMPTS + 1)
@@ -31,7 +33,8 @@ def behind(own: int, ends: int, length: int) -> list[TokenIds]:
 
 
 def conversations(count: int, turns: int, tokens: int) -> list[TokenIds]:
-    """The prompts of `count` episodes, each of which goes on from the one before by so many tokens of its own."""
+    """The prompts of `count` episodes, each of which goes on from the one before by so many tokens of its
+    own."""
     words = [tuple(range(10_000 * n, 10_000 * n + turns * tokens)) for n in range(1, count + 1)]
     return [own[: tokens * (turn + 1)] for own in words for turn in range(turns)]
 
@@ -40,21 +43,32 @@ def cases() -> Iterator[tuple[str, int, list[TokenIds]]]:
     """What stands behind prompts, how many tokens of their own these have, and the sequences."""
     for own in OWN:
         for ends in (2, 12, 40):
-            yield f"{ends} candidates", own, behind(own, ends, 3)  # of the last token only its probability is asked
+            yield (
+                f"{ends} candidates",
+                own,
+                behind(own, ends, 3),
+            )  # of the last token only its probability is asked
         yield "8 replies of 64 tokens", own, behind(own, 8, 63)
         if own <= 200:
             yield "20 turns", own, conversations(4, 20, own)
 
 
 def distinct_tokens(sequences: Sequence[TokenIds]) -> int:
-    """How many different beginnings the sequences have: in sorted order, what is new of each beside the one before."""
+    """How many different beginnings the sequences have: in sorted order, what is new of each beside the one
+    before."""
     ordered = ((), *sorted(set(sequences)))
-    return sum(len(path) - len(commonprefix([before, path])) for before, path in zip(ordered, ordered[1:], strict=False))
+    return sum(
+        len(path) - len(commonprefix([before, path]))
+        for before, path in zip(ordered, ordered[1:], strict=False)
+    )
 
 
 def computed_over_distinct(sequences: Sequence[TokenIds], row_length: int = 64) -> float:
-    """1 where every distinct token is run once; the common prefix, of which that is always so, is counted too."""
-    return (pack(sequences, row_length=row_length).num_tokens + COMMON) / (distinct_tokens(sequences) + COMMON)
+    """1 where every distinct token is run once; the common prefix, of which that is always so, is counted
+    too."""
+    return (pack(sequences, row_length=row_length).num_tokens + COMMON) / (
+        distinct_tokens(sequences) + COMMON
+    )
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
     python scripts/soak.py --seconds 3600 --every 60 --config configs/cartpole.yaml --data.num_envs 4
 
-Words that are not known here go to `lgym fit`. It ends with status 1 unless some worker was killed and played = finished +
-dropped + under way, both as the run's checkpoint counts them and as its logs add up, rollout by rollout.
+Words that are not known here go to `lgym fit`. It ends with status 1 unless some worker was killed and played
+= finished + dropped + under way, both as the run's checkpoint counts them and as its logs add up, rollout by
+rollout.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lgym.cli import main as lgym
 
 START = 20.0
-"""Seconds before the first kill, in which the model is loaded; from then on memory and handles are compared."""
+"""Seconds before the first kill, in which the model is loaded; from then on memory and handles are
+compared."""
 
 
 class Killer(threading.Thread):
@@ -47,7 +49,9 @@ class Killer(threading.Thread):
         while True:
             workers = multiprocessing.active_children()
             if workers:
-                with suppress(ProcessLookupError, psutil.NoSuchProcess):  # it may end between two of these lines
+                with suppress(
+                    ProcessLookupError, psutil.NoSuchProcess
+                ):  # it may end between two of these lines
                     self.held.append(held())
                     os.kill(random.choice(workers).pid or 0, signal.SIGKILL)
                     self.kills += 1
@@ -69,9 +73,9 @@ def held() -> dict[str, float]:
 
 def account(root: Path) -> dict[str, Any]:
     """The episodes of the run, as its checkpoint counts them and as its logs add up."""
-    state = torch.load(root / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)["RolloutDataModule"]["ranks"][0][
-        "collector"
-    ]
+    state = torch.load(root / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)[
+        "RolloutDataModule"
+    ]["ranks"][0]["collector"]
     events = EventAccumulator(str(root / "version_0"), size_guidance={"scalars": 0})
     events.Reload()
     logged = {
@@ -102,7 +106,9 @@ def _days_to_seconds(time: timedelta) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long to train")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two kills")
     parser.add_argument("--root", type=Path, help="where the run is written; by default a temporary folder")

@@ -18,7 +18,9 @@ class Watch:
         self.package = str(package) + os.sep
         self.seconds: dict[str, float] = defaultdict(float)
         self.lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        self.test = ""  # what no test runs by itself is for all of them: imports, and fixtures that several share
+        self.test = (
+            ""  # what no test runs by itself is for all of them: imports, and fixtures that several share
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Any:
@@ -43,5 +45,8 @@ class Watch:
         found = {}
         for test, seconds in self.seconds.items():
             files = self.lines[""].keys() | self.lines[test].keys()
-            found[test] = (seconds, {file: sorted(self.lines[""][file] | self.lines[test][file]) for file in files})
+            found[test] = (
+                seconds,
+                {file: sorted(self.lines[""][file] | self.lines[test][file]) for file in files},
+            )
         return found

@@ -1,4 +1,5 @@
-"""Fixtures: a tiny random model with a byte-level tokenizer, made in memory, and the tiniest environment to learn."""
+"""Fixtures: a tiny random model with a byte-level tokenizer, made in memory, and the tiniest environment to
+learn."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import torch
 
 from helpers import tiny
 
-if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores, and so has what it starts
+if workers := os.environ.get(
+    "PYTEST_XDIST_WORKER_COUNT"
+):  # each has its share of the cores, and so has what it starts
     threads = max(1, (os.cpu_count() or 1) // int(workers))
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)

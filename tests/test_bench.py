@@ -20,8 +20,27 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
     monkeypatch.setattr(bench, "SHAPES", ((2, 8),))
     monkeypatch.setitem(bench.TASKS["blackjack"], "num_envs", 8)
     monkeypatch.setitem(bench.TASKS["blackjack"], "episodes_per_rollout", 64)
-    arguments = ["--task", task, "--model", str(model_folder), "--precision", "32-true", "--accelerator", "cpu"]
-    bench.main([*arguments, "--repeat", "2", "--json", str(tmp_path / "b.json"), "--profile", str(tmp_path / "trace.json")])
+    arguments = [
+        "--task",
+        task,
+        "--model",
+        str(model_folder),
+        "--precision",
+        "32-true",
+        "--accelerator",
+        "cpu",
+    ]
+    bench.main(
+        [
+            *arguments,
+            "--repeat",
+            "2",
+            "--json",
+            str(tmp_path / "b.json"),
+            "--profile",
+            str(tmp_path / "trace.json"),
+        ]
+    )
     report = json.loads((tmp_path / "b.json").read_text())
     (result,) = report["results"]
     for name in ("playing", "updating"):
@@ -66,13 +85,25 @@ class Snail:
         return next(self.rates)
 
 
-@pytest.mark.parametrize(("longest", "told"), [(100, "       3.000       200\n"), (99, "     < 3.000     > 200\n")])
+@pytest.mark.parametrize(
+    ("longest", "told"), [(100, "       3.000       200\n"), (99, "     < 3.000     > 200\n")]
+)
 def test_a_peer_is_timed_in_turns(monkeypatch, tmp_path, capsys, longest, told):
     """The ratio is that of the medians: 600 by 3."""
     ours = iter((500.0, 700.0, 600.0))
     monkeypatch.setitem(peers.PEERS, "snail", Snail(longest))
     monkeypatch.setattr(peers, "_our_rate", lambda model, task: next(ours))
-    arguments = ["--peer", "snail", "--task", "blackjack", "--model", "tiny", "--repeat", "3", f"--peer-longest={longest}"]
+    arguments = [
+        "--peer",
+        "snail",
+        "--task",
+        "blackjack",
+        "--model",
+        "tiny",
+        "--repeat",
+        "3",
+        f"--peer-longest={longest}",
+    ]
     bench.main([*arguments, "--json", str(tmp_path / "p.json")])
     assert capsys.readouterr().out.endswith(told)
     (result,) = json.loads((tmp_path / "p.json").read_text())

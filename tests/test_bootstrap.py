@@ -91,7 +91,9 @@ def fake(tmp_path, monkeypatch):
     monkeypatch.setattr(bootstrap, "start", lambda command, folder: started.append((command, folder)) or 0)
     monkeypatch.setattr(bootstrap.platform, "system", lambda: "Linux")
     monkeypatch.setattr(bootstrap.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(bootstrap, "time", SimpleNamespace(time=time.time, sleep=lambda s: time.sleep(s / 10)))
+    monkeypatch.setattr(
+        bootstrap, "time", SimpleNamespace(time=time.time, sleep=lambda s: time.sleep(s / 10))
+    )
     fake = Fake(tmp_path, started)
     monkeypatch.setattr(sys, "_base_executable", fake.python)
     return fake
@@ -117,7 +119,9 @@ def test_imports_only_the_standard_library():
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("version", [(3, 10), (3, 7)])  # 3.7: an old Python must get as far as the version message
+@pytest.mark.parametrize(
+    "version", [(3, 10), (3, 7)]
+)  # 3.7: an old Python must get as far as the version message
 def test_parses_in_old_pythons(version):
     ast.parse(SCRIPT.read_text(), feature_version=version)
 
@@ -142,7 +146,11 @@ def constraints():
 
 def test_constraints_pin_each_package_once_for_each_python():
     for version in ("3.10", "3.11", "3.13"):
-        environment = {"python_version": version, "python_full_version": version + ".1", "sys_platform": "win32"}
+        environment = {
+            "python_version": version,
+            "python_full_version": version + ".1",
+            "sys_platform": "win32",
+        }
         pins = [pin for pin in constraints() if pin.marker is None or pin.marker.evaluate(environment)]
         assert all([item.operator for item in pin.specifier] == ["=="] for pin in pins)
         names = [canonicalize_name(pin.name) for pin in pins]
@@ -326,15 +334,22 @@ def test_platform_without_wheels_is_skipped_with_a_note(fake, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ("ERROR: No matching distribution found for torch==2.13.0", "torch==2.13.0: pip found no build of it"),
+        (
+            "ERROR: No matching distribution found for torch==2.13.0",
+            "torch==2.13.0: pip found no build of it",
+        ),
         ("  ERROR: Failed building wheel for jericho", "jericho: it did not compile"),
         ("ERROR: Could not build wheels for spacy, which is required", "spacy: it did not compile"),
         (
-            "ERROR: Cannot install lgym==0.1.0 because these package versions have conflicting dependencies.\n"
-            "    lgym 0.1.0 depends on peft>=0.18\n    The user requested (constraint) peft==0.1",
+            "ERROR: Cannot install lgym==0.1.0 because these package versions have conflicting "
+            "dependencies.\n    lgym 0.1.0 depends on peft>=0.18\n    The user requested (constraint) "
+            "peft==0.1",
             "peft>=0.18: its version does not fit",
         ),
-        ("Collecting numpy\nCollecting peft\nsubprocess-exited-with-error", "peft: pip stopped while it worked on it"),
+        (
+            "Collecting numpy\nCollecting peft\nsubprocess-exited-with-error",
+            "peft: pip stopped while it worked on it",
+        ),
         (
             "WARNING: Retrying after NewConnectionError: Temporary failure in name resolution\n"
             "ERROR: No matching distribution found for tqdm",
@@ -369,7 +384,8 @@ def test_failure_shows_the_last_twenty_lines_of_pip(fake, capsys):
 @posix_only
 @pytest.mark.parametrize(("option", "extras"), [([], ["dev"]), (["--recreate"], [])])
 def test_failure_of_a_later_install_leaves_no_stamp_and_keeps_the_extras(fake, option, extras):
-    """Also when the venv was made anew meanwhile; but --recreate, which asks for a new start, forgets them."""
+    """Also when the venv was made anew meanwhile; but --recreate, which asks for a new start, forgets
+    them."""
     fake.call("--extras", "dev", "fit")
     (fake.root / ".venv/pyvenv.cfg").unlink()
     fake.fail("torch", "ERROR: No matching distribution found for torch==2.13.0")
@@ -386,7 +402,9 @@ def test_stamp_is_away_while_pip_runs(fake, monkeypatch):
     (fake.root / "constraints.txt").write_text("")
     run, seen = bootstrap.run, []
     monkeypatch.setattr(
-        bootstrap, "run", lambda root, command: seen.append((root / bootstrap.STAMP).exists()) or run(root, command)
+        bootstrap,
+        "run",
+        lambda root, command: seen.append((root / bootstrap.STAMP).exists()) or run(root, command),
     )
     fake.call("fit")
     assert seen == [False] * 5  # pip --version and four installations
@@ -409,7 +427,9 @@ def test_python_without_venv_names_the_debian_package(fake):
 
 
 @posix_only
-@pytest.mark.parametrize("damage", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages/pip-24.0.dist-info/INSTALLER"])
+@pytest.mark.parametrize(
+    "damage", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages/pip-24.0.dist-info/INSTALLER"]
+)
 def test_broken_venv_is_made_anew_and_keeps_its_extras(fake, damage):
     fake.call("--extras", "dev", "fit")
     (fake.root / ".venv" / damage).unlink()

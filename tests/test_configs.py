@@ -36,7 +36,15 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "data__eval_episodes": 6,
         "data__update_epochs": 1,
     }
-    lgym("fit", tmp_path, model_folder, config, **small, trainer__max_epochs=2, trainer__check_val_every_n_epoch=1)
+    lgym(
+        "fit",
+        tmp_path,
+        model_folder,
+        config,
+        **small,
+        trainer__max_epochs=2,
+        trainer__check_val_every_n_epoch=1,
+    )
     assert checkpoint(tmp_path)["epoch"] == 1
     assert (tmp_path / "version_0" / "adapter" / "adapter_config.json").exists()
     lgym("test", tmp_path, model_folder, config, **small, ckpt_path="last")

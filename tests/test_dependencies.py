@@ -35,7 +35,7 @@ def declared() -> set[str]:
     extras = project["optional-dependencies"]
     requirements = [
         *project["dependencies"],
-        *(line for name in extras.keys() - {"dev"} for line in extras[name]),
+        *(line for name in extras.keys() - {"dev", "docs"} for line in extras[name]),
     ]
     return {normalized(re.split(r"[\[<>=!~; ]", line)[0]) for line in requirements}
 

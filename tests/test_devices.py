@@ -1,4 +1,5 @@
-"""Several processes from the command line: with one number changed, to the end, on from a checkpoint, and when one dies."""
+"""Several processes from the command line: with one number changed, to the end, on from a checkpoint, and
+when one dies."""
 
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ def command(config: Path, root: Path, *words: str) -> list[str]:
 def start(words: list[str], **changes: str) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **changes}
     return subprocess.Popen(
-        [sys.executable, *words], cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, *words],
+        cwd=HERE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -77,7 +83,8 @@ def two(config, tmp_path_factory) -> tuple[Path, str]:
 
 
 def test_one_number_changed(two):
-    """One log and one summary; each process plays its own share, with seeds of its own, and metrics are over both."""
+    """One log and one summary; each process plays its own share, with seeds of its own, and metrics are over
+    both."""
     root, said = two
     assert said.count("Trained 3 rollouts") == 1
     assert [path.name for path in root.iterdir()] == ["version_0"]
@@ -90,13 +97,20 @@ def test_one_number_changed(two):
 
 
 def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(two, config, tmp_path):
-    """13 hands of Blackjack, 6 and 7 of them: the greedy policy's mean is one device's, whoever played which."""
+    """13 hands of Blackjack, 6 and 7 of them: the greedy policy's mean is one device's, whoever played
+    which."""
     root, _ = two
     path = root / "version_0" / "checkpoints" / "last.ckpt"
     words = ["-m", "lgym.cli", "validate", "--config", str(config), f"--ckpt_path={path}"]
-    words += ["--data.env=Blackjack-v1", "--data.agent=lgym.agents.BlackjackAgent", "--data.episodic_memory=null"]
+    words += [
+        "--data.env=Blackjack-v1",
+        "--data.agent=lgym.agents.BlackjackAgent",
+        "--data.episodic_memory=null",
+    ]
     for devices in (1, 2):
-        run = start([*words, f"--trainer.default_root_dir={tmp_path / str(devices)}", f"--trainer.devices={devices}"])
+        run = start(
+            [*words, f"--trainer.default_root_dir={tmp_path / str(devices)}", f"--trainer.devices={devices}"]
+        )
         said, _ = run.communicate(timeout=300)
         assert run.returncode == 0, said
     one, both = (scalars(tmp_path / str(devices)) for devices in (1, 2))
@@ -113,8 +127,8 @@ def test_two_resume_exactly(two, config, tmp_path):
 
 
 def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
-    """`target_kl`, where nothing pulls back: they take the same decision, and what is skipped moves nothing, also by
-    momentum (Lightning has no word for that where there are several)."""
+    """`target_kl`, where nothing pulls back: they take the same decision, and what is skipped moves nothing,
+    also by momentum (Lightning has no word for that where there are several)."""
     apart = "--model.loss.target_kl=1e-6", "--model.loss.old_kl_coef=0", "--model.critic.value_warmup=0"
     fit(config, tmp_path, "--trainer.devices=2", *apart)
     steps = sum(scalars(tmp_path)["optim/steps"].values())
@@ -134,8 +148,8 @@ trainer:
 
 
 def test_the_guard_acts_in_all_processes(config, tmp_path):
-    """Every rollout shows a sign: it warns, lowers the rates, goes back, goes back and ends the run. All come to the same
-    weights each time; resumed between the two, each has its own random state to go back to."""
+    """Every rollout shows a sign: it warns, lowers the rates, goes back, goes back and ends the run. All come
+    to the same weights each time; resumed between the two, each has its own random state to go back to."""
     guard = tmp_path / "guard.yaml"
     guard.write_text(GUARD)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -199,7 +213,9 @@ def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
     said, _ = run.communicate(timeout=60)  # ends when both have closed the pipe
     assert time.monotonic() - killed < 60
     assert run.returncode != 0
-    while lives(processes[1]) and time.monotonic() - killed < 60:  # it has closed the pipe, and is about to be gone
+    while (
+        lives(processes[1]) and time.monotonic() - killed < 60
+    ):  # it has closed the pipe, and is about to be gone
         time.sleep(0.1)
     assert not lives(processes[1])
     assert "another one has ended" in said or "is gone" in said or "terminated with code -9" in said

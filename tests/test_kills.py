@@ -52,7 +52,9 @@ data:
   eval_episodes: 12
   {more}
 """
-REPLAY = "self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.5, min_return: 0}}"
+REPLAY = (
+    "self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.5, min_return: 0}}"
+)
 MEMORY = """working_memory: {turns: 2, max_characters: 50}
   episodic_memory: {unit: turn, half_life: 2, capacity: 20, max_characters: 30}"""
 RUNS = {
@@ -85,7 +87,12 @@ def killed(tmp_path: Path, model: Path, name: str, *words: str) -> str:
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, model_folder):
     """Once while it plays, once while it learns, twice while it writes a checkpoint."""
     said = killed(tmp_path, model_folder, "PPO, replay and memory", "--kills=4")
-    assert [line.split(",")[0] for line in said.splitlines()[:4]] == ["playing", "learning", "writing", "replacing"]
+    assert [line.split(",")[0] for line in said.splitlines()[:4]] == [
+        "playing",
+        "learning",
+        "writing",
+        "replacing",
+    ]
     assert "4 of 4 equal, 4 of them killed" in said
 
 

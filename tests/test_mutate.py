@@ -1,4 +1,5 @@
-"""`scripts/mutate.py` on a package of a few lines: what its tests notice, what they do not, and what never ends."""
+"""`scripts/mutate.py` on a package of a few lines: what its tests notice, what they do not, and what never
+ends."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def test_emptied():
 
 @pytest.fixture
 def checkout(tmp_path) -> Path:
-    files = {"tiny/__init__.py": "from tiny.maths import within\n", "tiny/maths.py": SOURCE, "tiny/hangs.py": HANGS}
+    files = {
+        "tiny/__init__.py": "from tiny.maths import within\n",
+        "tiny/maths.py": SOURCE,
+        "tiny/hangs.py": HANGS,
+    }
     for name, text in {**files, "tests/test_maths.py": TESTS, "tests/test_hangs.py": TESTS_OF_HANGS}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -74,14 +79,21 @@ def run(checkout: Path, *words: str) -> tuple[dict[str, str], str]:
     """The outcome of each change, and what was printed."""
     out = checkout / "mutants.json"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, str(ROOT / "scripts" / "mutate.py"), f"--root={checkout}", f"--json={out}", *words]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "mutate.py"),
+        f"--root={checkout}",
+        f"--json={out}",
+        *words,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return {row["change"]: row["outcome"] for row in json.loads(out.read_text())}, done.stdout
 
 
 def test_survivors_are_listed_and_killed_ones_are_not(checkout):
-    """Catches changes that never reach the tests (all would survive) and tests that fail by themselves (none would)."""
+    """Catches changes that never reach the tests (all would survive) and tests that fail by themselves (none
+    would)."""
     outcomes, said = run(checkout, "tiny/maths.py")
     assert outcomes == {
         "3 -> 4": "survived",

@@ -23,7 +23,9 @@ SCHEDULE = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, COUNTING, SCHEDULE], ids=["episodes", "turns-in-mid-episode", "schedule"])
+@pytest.mark.parametrize(
+    "options", [{}, COUNTING, SCHEDULE], ids=["episodes", "turns-in-mid-episode", "schedule"]
+)
 @pytest.mark.parametrize("stop", [1, 3])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, options, stop):
     """Weights, optimizer, random states, environments and metrics (TRL#3247, NeMo-RL#3599)."""
@@ -36,8 +38,8 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, option
 
 
 def test_a_finished_run_plays_nothing_more(tmp_path, model_folder, monkeypatch, capsys):
-    """Lightning asked for a batch, and so for a rollout, before it looked whether there was anything left to do. What
-    is given more afterwards goes on as if nobody had asked."""
+    """Lightning asked for a batch, and so for a rollout, before it looked whether there was anything left to
+    do. What is given more afterwards goes on as if nobody had asked."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, trainer__max_epochs=3)
     lgym("fit", parts, model_folder, trainer__max_epochs=2)
@@ -51,11 +53,16 @@ def test_a_finished_run_plays_nothing_more(tmp_path, model_folder, monkeypatch, 
 
 
 def test_grpo_resumes_exactly(tmp_path, model_folder):
-    """What was sampled token by token comes from the data side's random state, and so goes on where it stopped. The first
-    part ends with an evaluation that the whole run does not have: nothing else may differ for that."""
+    """What was sampled token by token comes from the data side's random state, and so goes on where it
+    stopped. The first part ends with an evaluation that the whole run does not have: nothing else may differ
+    for that."""
     config = tmp_path / "letters.yaml"
     config.write_text(LETTERS)
-    settings = {"config": config, "data__episodes_per_rollout": 32, "data__agent": "helpers.letters.LetterAgent"}
+    settings = {
+        "config": config,
+        "data__episodes_per_rollout": 32,
+        "data__agent": "helpers.letters.LetterAgent",
+    }
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, trainer__max_epochs=4, **settings)
     lgym("fit", parts, model_folder, trainer__max_epochs=2, **settings)
@@ -104,8 +111,9 @@ SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
     ids=["mid-conversation", "replay", "warm-up"],
 )
 def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, sft, stop):
-    """Standing in the middle of conversations, after 18 turns, 2 into an episode, every token of them is brought back; the
-    best episodes are kept; and a warm start by demonstrations goes on for the rollouts that are left of it."""
+    """Standing in the middle of conversations, after 18 turns, 2 into an episode, every token of them is
+    brought back; the best episodes are kept; and a warm start by demonstrations goes on for the rollouts that
+    are left of it."""
     config = tmp_path / "talk.yaml"
     config.write_text(TALK.format(policy=policy, sft=sft, data=data))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -117,8 +125,8 @@ def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, poli
 
 @pytest.mark.parametrize(("history", "unit"), [(0, "turn"), ("full", "episode")])
 def test_memories_resume_exactly(tmp_path, model_folder, history, unit):
-    """What is remembered, and in mid-episode, after 12 turns in each environment, what was shown of it. By then episodes of
-    five replies that nobody could read have been stored."""
+    """What is remembered, and in mid-episode, after 12 turns in each environment, what was shown of it. By
+    then episodes of five replies that nobody could read have been stored."""
     config = tmp_path / "memories.yaml"
     config.write_text(TALK.format(policy=SPEAKS, loss="{}", data=MEMORIES.format(history=history, unit=unit)))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -132,7 +140,8 @@ def test_memories_resume_exactly(tmp_path, model_folder, history, unit):
 
 
 def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, model_folder, monkeypatch, capsys):
-    """Interrupted in mid-update of the second rollout, then resumed: the same run, and nothing of the torn rollout."""
+    """Interrupted in mid-update of the second rollout, then resumed: the same run, and nothing of the torn
+    rollout."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, trainer__max_epochs=3)
     sound = PPO.loss
@@ -156,7 +165,10 @@ def test_a_changed_learning_rate_takes_effect_on_resume(tmp_path, model_folder):
     """Lightning restores the old rate with the optimizer, silently."""
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
     assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(3e-4)
-    adamw = {"model__init_args__optimizer": "torch.optim.AdamW", "model__init_args__optimizer__init_args__lr": 0.02}
+    adamw = {
+        "model__init_args__optimizer": "torch.optim.AdamW",
+        "model__init_args__optimizer__init_args__lr": 0.02,
+    }
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **adamw)
     assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0.02)
     assert list(scalars(tmp_path)["optim/lr"].values()) == pytest.approx([3e-4, 0.02])
@@ -167,7 +179,16 @@ def test_a_changed_learning_rate_keeps_its_place_in_the_schedule(tmp_path, model
     adamw = {"model__init_args__optimizer": "torch.optim.AdamW"}
     rate = "model__init_args__optimizer__init_args__lr"
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, **SCHEDULE, **adamw, **{rate: 0.003})
-    lgym("fit", tmp_path, model_folder, trainer__max_epochs=3, ckpt_path="last", **SCHEDULE, **adamw, **{rate: 0.03})
+    lgym(
+        "fit",
+        tmp_path,
+        model_folder,
+        trainer__max_epochs=3,
+        ckpt_path="last",
+        **SCHEDULE,
+        **adamw,
+        **{rate: 0.03},
+    )
     third = list(scalars(tmp_path)["optim/lr"].values())[2]
     assert third == pytest.approx(0.03 * 2 / 3, rel=1e-5)
 
@@ -192,7 +213,9 @@ def test_every_weight_is_saved_when_every_weight_is_trained(tmp_path, model_fold
     first = checkpoint(tmp_path)["state_dict"]
     assert any("embed_tokens" in name for name in first)
     lgym("fit", tmp_path, model_folder, config, trainer__max_epochs=2, ckpt_path="last")
-    assert not all(torch.equal(first[name], tensor) for name, tensor in checkpoint(tmp_path)["state_dict"].items())
+    assert not all(
+        torch.equal(first[name], tensor) for name, tensor in checkpoint(tmp_path)["state_dict"].items()
+    )
 
 
 def test_the_exported_adapter_opens_with_peft(tmp_path, model_folder):

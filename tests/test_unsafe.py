@@ -1,4 +1,5 @@
-"""Nothing that is loaded runs: not a checkpoint, not a model's weights, not a YAML but for the classes that it names."""
+"""Nothing that is loaded runs: not a checkpoint, not a model's weights, not a YAML but for the classes that
+it names."""
 
 from __future__ import annotations
 
@@ -100,7 +101,10 @@ def test_plain_weights_in_the_old_format_are_opened(tmp_path):
 
 @pytest.mark.parametrize(
     "value",
-    ["!!python/object/apply:os.system ['echo sprung > {}']", "!!python/object/new:os.system ['echo sprung > {}']"],
+    [
+        "!!python/object/apply:os.system ['echo sprung > {}']",
+        "!!python/object/new:os.system ['echo sprung > {}']",
+    ],
 )
 def test_a_yaml_runs_nothing_by_its_tags(value, failing, tmp_path):
     """What YAML's unsafe loader makes of them."""
@@ -117,7 +121,9 @@ def test_a_models_own_code_does_not_run_unless_it_is_asked_for(tmp_path, failing
     folder, sprung = tmp_path / "model", tmp_path / "sprung"
     tiny.save(folder)
     config = (folder / "config.json").read_text()
-    config = config.replace('"model_type": "llama"', '"model_type": "theirs", "auto_map": {"AutoConfig": "code.Config"}')
+    config = config.replace(
+        '"model_type": "llama"', '"model_type": "theirs", "auto_map": {"AutoConfig": "code.Config"}'
+    )
     (folder / "config.json").write_text(config)
     (folder / "code.py").write_text(f"import os\nos.system('echo sprung > {sprung}')\nclass Config: pass\n")
     said = failing("fit", model=folder)

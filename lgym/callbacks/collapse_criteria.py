@@ -77,7 +77,8 @@ class CollapseDetector:
                 to every state. Likewise.
             max_repetition: `rollout/repetition`: replies that go round in circles.
             min_parse_rate: `rollout/parse_rate`, as a share of its highest.
-            max_kl: `policy/old_kl`, or its estimate `policy/approx_kl`, nats: one update took the policy this far.
+            max_kl: `policy/old_kl`, or its estimate `policy/approx_kl`, nats: one update took the policy this
+                far.
             min_entropy: `policy/entropy`, nats.
             min_variance_within: `rollout/return_variance_within`, as a share of its highest.
             min_variance_across: `rollout/return_variance_across`, as a share of its highest.

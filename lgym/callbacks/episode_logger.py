@@ -41,7 +41,10 @@ class TranscriptWriter(L.Callback):
         path = Path(trainer.log_dir or trainer.default_root_dir) / "transcripts.jsonl"
         predictions: Any = trainer.predict_loop.predictions
         episodes = [
-            episode for batches in distributed.all_gather_object(predictions) for batch in batches for episode in batch
+            episode
+            for batches in distributed.all_gather_object(predictions)
+            for batch in batches
+            for episode in batch
         ]
         if trainer.is_global_zero:
             records = [{**asdict(episode), "return": episode.episode_return} for episode in episodes]

@@ -39,16 +39,18 @@ def store_from_all_ranks(store: Remember | None) -> Remember | None:
     """Wrap a store so that the episodes of all processes are stored in each of them."""
     if store is None:
         return None
-    return lambda episodes: store([episode for shard in distributed.all_gather_object(episodes) for episode in shard])
+    return lambda episodes: store(
+        [episode for shard in distributed.all_gather_object(episodes) for episode in shard]
+    )
 
 
 def rank_state(states: Sequence[Any]) -> Any | None:
     """This process's state of those that all processes saved; `None` where there were fewer of them."""
     if len(states) != distributed.world_size():
         warnings.warn(
-            f"The checkpoint was written by {len(states)} processes and {distributed.world_size()} go on from it. They "
-            "do so soundly, but not on the course that the run would have had: whoever has no predecessor "
-            "begins with new episodes.",
+            f"The checkpoint was written by {len(states)} processes and {distributed.world_size()} go on "
+            "from it. They do so soundly, but not on the course that the run would have had: whoever has no "
+            "predecessor begins with new episodes.",
             stacklevel=2,
         )
     return states[distributed.rank()] if distributed.rank() < len(states) else None

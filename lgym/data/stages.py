@@ -92,7 +92,8 @@ def make_collector(data: RolloutDataModule, stage: str, kept_transcripts: int) -
 def evaluation_loader(
     data: RolloutDataModule, stage: str, *, greedy: bool = False, outcome: Any = None
 ) -> DataLoader:
-    """The episodes of an evaluation, sampled or greedy; `outcome` says what they come to, by default statistics."""
+    """The episodes of an evaluation, sampled or greedy; `outcome` says what they come to, by default
+    statistics."""
     dataset = EvaluationDataset(
         data.learner,
         lambda: make_collector(data, stage, 0 if outcome is None else data.eval_episodes),

@@ -29,7 +29,8 @@ GENERATION_DEFAULTS: dict[str, Any] = {"max_new_tokens": 32}
 """LlamaGym's; temperature 1 with nothing cut off is `GenerationPolicy`'s own."""
 
 DRAWN_OTHERWISE = {"do_sample": True, "num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1.0}
-"""Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss trains."""
+"""Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss
+trains."""
 
 LEARNING = {
     "gamma": "gamma",
@@ -52,7 +53,8 @@ CRITIC = {
 LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
     field.name: field.name for field in fields(LossConfig) if field.name != "target_kl"
 }
-"""Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its clips."""
+"""Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its
+clips."""
 
 ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 
@@ -139,7 +141,8 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
     """The policy of a `generate_config_dict`; names may have a folder before them, as in `generate/top_p`.
 
     Raises:
-        ValueError: for an unknown keyword, or one that would sample from another distribution than the loss trains.
+        ValueError: for an unknown keyword, or one that would sample from another distribution than the loss
+            trains.
     """
     values = dict(GENERATION_DEFAULTS)
     for name, value in _known("generate_config_dict", given, [*GENERATION, *DRAWN_OTHERWISE]).items():
@@ -147,14 +150,15 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
             values[GENERATION[name]] = value
         elif value != DRAWN_OTHERWISE[name]:
             raise ConfigError(
-                f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the distribution that "
-                f"the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
+                f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the "
+                f"distribution that the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
             )
     values["top_k"] = values.get("top_k") or 0
     if values["top_k"] or values.get("top_p", 1.0) < 1.0:
         warnings.warn(
-            f"top_k {values['top_k']} and top_p {values.get('top_p', 1.0)} cut off part of the distribution that the loss "
-            "trains, so what learns is not quite what plays (policy/logprob_diff_max says by how much). Leave them out.",
+            f"top_k {values['top_k']} and top_p {values.get('top_p', 1.0)} cut off part of the distribution "
+            "that the loss trains, so what learns is not quite what plays (policy/logprob_diff_max says by "
+            "how much). Leave them out.",
             stacklevel=2,
         )
     return GenerationPolicy(**values)

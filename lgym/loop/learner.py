@@ -1,4 +1,5 @@
-"""The learner of a user's loop: it responds to one observation after the other and learns from whole episodes."""
+"""The learner of a user's loop: it responds to one observation after the other and learns from whole
+episodes."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def build_learner(
     history: History,
     seed: int | None,
 ) -> LoopLearner:
-    """Build a learner with its model; arguments as of `lgym.Agent`. Keywords are read before the model is touched."""
+    """Build a learner with its model; arguments as of `lgym.Agent`. Keywords are read before the model is
+    touched."""
     if history != "full" and history < 0:
         raise ValueError(f"history is {history}; it must be 0 or more turns, or full.")
     pace = read_pace(learning, seed)
@@ -52,7 +54,8 @@ def build_learner(
 
 
 class LoopLearner:
-    """One conversation after the other by the policy of a `PPO`, with its loss and optimizer, without a trainer.
+    """One conversation after the other by the policy of a `PPO`, with its loss and optimizer, without a
+    trainer.
 
     The keys and values of what the model has read and written are kept until its weights change.
 
@@ -86,7 +89,7 @@ class LoopLearner:
         self._episodes: list[LoopEpisode] = []  # not learned from yet
         self._seconds = 0.0  # of playing them
 
-    # -- playing --------------------------------------------------------------------------------------------------
+    # -- playing ---------------------------------------------------------------------------------------------
 
     def reply(self, system_prompt: str, observation_text: str) -> str:
         """The model's response to an observation."""
@@ -146,14 +149,16 @@ class LoopLearner:
             self._builder = PromptBuilder(self.llm.tokenizer, system_prompt, self.module.context_length)
         return self._builder
 
-    # -- learning -------------------------------------------------------------------------------------------------
+    # -- learning --------------------------------------------------------------------------------------------
 
     def imitate(self, agent: TextAgent, turns: Sequence[Demonstration], epochs: int) -> dict[str, float]:
-        """Imitate turns, each as the first of an episode. Returns the last epoch's loss per token, and the steps."""
+        """Imitate turns, each as the first of an episode. Returns the last epoch's loss per token, and the
+        steps."""
         if waiting := sum(len(episode.turns) for episode in (*self._episodes, self._episode)):
             raise ValueError(
-                f"{waiting} turns have been played and not learned from, and would be another policy's: imitate before "
-                "the first episode, or when terminate_episode has returned an update's metrics."
+                f"{waiting} turns have been played and not learned from, and would be another policy's: "
+                "imitate before the first episode, or when terminate_episode has returned an update's "
+                "metrics."
             )
         builder = self._contexts(agent.system_prompt)
         sft_size = self.pace.mini_batch_size
@@ -180,7 +185,8 @@ class LoopLearner:
             self._weights.enter_context(self.llm.frozen_weights())
 
     def _update(self) -> dict[str, float]:
-        """Learn from the kept episodes. Returns the means of the metrics over its steps, and the rollout's own."""
+        """Learn from the kept episodes. Returns the means of the metrics over its steps, and the rollout's
+        own."""
         rollout = rollout_of(self._episodes, self._seconds)
         self._forget()
         metrics: dict[str, list[float]] = defaultdict(list)
@@ -214,13 +220,13 @@ class LoopLearner:
         norm = float(nn.utils.clip_grad_norm_(trained, self.pace.max_grad_norm))
         if not np.isfinite(norm):
             raise NonFiniteLossError(
-                f"The gradient's norm is {norm}, after {self._episode.number} episodes; no step was taken. Lower "
-                "learning_rate or max_grad_norm."
+                f"The gradient's norm is {norm}, after {self._episode.number} episodes; no step was taken. "
+                "Lower learning_rate or max_grad_norm."
             )
         self._optimizer.step()
         return metrics | {"optim/grad_norm": [norm]}
 
-    # -- keeping --------------------------------------------------------------------------------------------------
+    # -- keeping ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The trained weights, the optimizer's state and the random state: tensors, numbers and texts."""
@@ -233,7 +239,8 @@ class LoopLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned, except the learning rates: those count that the agent was given.
+        """Restore what `state_dict` returned, except the learning rates: those count that the agent was
+        given.
 
         Raises:
             ValueError: if it belongs to another model, or to other adapters; nothing is restored.
@@ -242,8 +249,9 @@ class LoopLearner:
             require_fitting(self.module, state["trained"], state["model"], self._model_name)
         except CheckpointMismatchError as error:
             raise ValueError(
-                f"This state is of an agent with {state['model']!r} or with other adapters than this one, whose model is "
-                f"{self._model_name!r}. Make the agent with the model and the `lora` that it was saved with."
+                f"This state is of an agent with {state['model']!r} or with other adapters than this one, "
+                f"whose model is {self._model_name!r}. Make the agent with the model and the `lora` that it "
+                "was saved with."
             ) from error
         with self._changing():
             self.module.load_state_dict(state["trained"], strict=False)  # frozen weights are not in it

@@ -141,7 +141,9 @@ class ValueHeadLLM(nn.Module):
 
     def store_kv(self, kv_caches: Sequence[Any]) -> None:
         """Replaces the stored `KVCache`s that prompts may continue; stores none unless weights are frozen."""
-        self.kv_caches = [cache for cache in kv_caches if cache is not None] if self.frozen_session is not None else []
+        self.kv_caches = (
+            [cache for cache in kv_caches if cache is not None] if self.frozen_session is not None else []
+        )
 
     def hidden_states(
         self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int], *, row_length: int

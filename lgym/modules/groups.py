@@ -24,7 +24,8 @@ def require_comparable(turns: RolloutTurns, name: str) -> None:
     rollout, groups = turns.rollout, turns.reset_seeds
     if len(groups) != len(rollout.episode_returns):
         raise ConfigError(
-            f"{name} compares whole episodes: set data.episodes_per_rollout instead of data.turns_per_rollout."
+            f"{name} compares whole episodes: set data.episodes_per_rollout instead of "
+            "data.turns_per_rollout."
         )
     if len(groups.unique()) == len(groups):
         raise ConfigError(NO_GROUPS.format(name))

@@ -117,7 +117,9 @@ def _scores(
             rows += own
             tokens += ids
             targets += [u * width + c] * len(ids)
-    logits = llm.lm_head.chosen_logits(states[rows], torch.tensor(tokens, device=states.device)[:, None]).squeeze(1)
+    logits = llm.lm_head.chosen_logits(
+        states[rows], torch.tensor(tokens, device=states.device)[:, None]
+    ).squeeze(1)
     return _summed(logits - llm.lm_head.log_normalizers(states)[rows], targets, len(prompts), width)
 
 

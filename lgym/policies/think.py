@@ -57,7 +57,8 @@ class ThinkPolicy(TextPolicy):
         super().__init__(max_new_tokens=max_reasoning_tokens, **kwargs)
         if not answer_prefix:
             raise ConfigError(
-                "answer_prefix is empty; it must have some text, such as a new line, for the choice to follow."
+                "answer_prefix is empty; it must have some text, such as a new line, for the choice to "
+                "follow."
             )
         self.choice = Choice(length_normalization, choice_temperature, constrained_decoding)
         self.answer_prefix = answer_prefix

@@ -1,4 +1,5 @@
-"""lgym beside another library: the same model and environment on the same machine, in turns, training included."""
+"""lgym beside another library: the same model and environment on the same machine, in turns, training
+included."""
 
 from __future__ import annotations
 
@@ -16,19 +17,22 @@ from tqdm import tqdm
 from peers import beside_llamagym, beside_trl
 
 PEERS = {"llamagym": beside_llamagym, "trl": beside_trl}
-"""Each sets its library up (`set_up`), writes a model as that reads it (`export_model`), and times it (`rate`)."""
+"""Each sets its library up (`set_up`), writes a model as that reads it (`export_model`), and times it
+(`rate`)."""
 
 
 @dataclass
 class Comparison:
-    """Environment steps (for `letters`, replies) a second, training included, of as many rounds as were asked for."""
+    """Environment steps (for `letters`, replies) a second, training included, of as many rounds as were asked
+    for."""
 
     peer: str
     task: str
     ours: list[float]
     theirs: list[float]
     at_most: bool = False
-    """Whether the peer was stopped before it had learned from all that it did, so that it is slower than told."""
+    """Whether the peer was stopped before it had learned from all that it did, so that it is slower than
+    told."""
 
     @property
     def ratio(self) -> float:
@@ -36,7 +40,9 @@ class Comparison:
         return statistics.median(self.ours) / statistics.median(self.theirs)
 
 
-def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds: float, longest: float) -> list[Comparison]:
+def compare(
+    peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds: float, longest: float
+) -> list[Comparison]:
     """Times both in turns, so that they meet the same machine.
 
     Args:
@@ -61,7 +67,10 @@ def compare(peer: str, tasks: Sequence[str], model: str, *, rounds: int, seconds
                 bar.update()
                 result.ours.append(_our_rate(model, result.task))
                 bar.update()
-                bar.write(f"{result.task}: {peer} {result.theirs[-1]:.3f}/s, lgym {result.ours[-1]:.3f}/s", file=sys.stderr)
+                bar.write(
+                    f"{result.task}: {peer} {result.theirs[-1]:.3f}/s, lgym {result.ours[-1]:.3f}/s",
+                    file=sys.stderr,
+                )
         bar.close()
     return results
 
@@ -70,7 +79,18 @@ def _our_rate(model: str, task: str) -> float:
     bench = Path(__file__).parents[1] / "bench.py"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "bench.json"
-        command = [sys.executable, str(bench), "--task", task, "--model", model, "--repeat", "1", "--json", str(file)]
+        command = [
+            sys.executable,
+            str(bench),
+            "--task",
+            task,
+            "--model",
+            model,
+            "--repeat",
+            "1",
+            "--json",
+            str(file),
+        ]
         subprocess.run(command, check=True, capture_output=True)
         return json.loads(file.read_text())["results"][0]["steps_per_s"]
 
@@ -81,5 +101,7 @@ def table(results: Sequence[Comparison]) -> str:
         name = f"{result.task}, beside {result.peer}"
         ours, theirs = statistics.median(result.ours), statistics.median(result.theirs)
         below, above = ("< ", "> ") if result.at_most else ("", "")
-        lines.append(f"{name:<42}{ours:>12,.3f}{f'{below}{theirs:,.3f}':>12}{f'{above}{result.ratio:,.0f}':>10}")
+        lines.append(
+            f"{name:<42}{ours:>12,.3f}{f'{below}{theirs:,.3f}':>12}{f'{above}{result.ratio:,.0f}':>10}"
+        )
     return "\n".join(lines)

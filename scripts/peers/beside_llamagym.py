@@ -1,5 +1,6 @@
-"""LlamaGym 0.1.1, in a virtual environment of its own beside the project (`.peers/llamagym`), with the versions that it
-runs with and its own defaults. (Not named `llamagym`: the job runs from this folder, where that would hide the library.)"""
+"""LlamaGym 0.1.1, in a virtual environment of its own beside the project (`.peers/llamagym`), with the
+versions that it runs with and its own defaults. (Not named `llamagym`: the job runs from this folder, where
+that would hide the library.)"""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from peers.rate import Rate
 ENVIRONMENTS = {"blackjack": "Blackjack-v1", "cartpole": "CartPole-v1", "cartpole-exact": "CartPole-v1"}
 """Of the tasks of `scripts/bench.py`."""
 
-WITH_DEPENDENCIES = ("numpy<2", "gymnasium", "safetensors", "tokenizers<0.19", "huggingface_hub<0.26", "pandas", "tyro")
+WITH_DEPENDENCIES = (
+    "numpy<2",
+    "gymnasium",
+    "safetensors",
+    "tokenizers<0.19",
+    "huggingface_hub<0.26",
+    "pandas",
+    "tyro",
+)
 WITHOUT_DEPENDENCIES = (
     *("llamagym==0.1.1", "trl==0.7.11", "transformers==4.38.2", "peft==0.9.0", "accelerate==0.27.2"),
     *("datasets<3", "pyarrow<20"),
@@ -41,7 +50,9 @@ OF_DATASETS = (
 
 def set_up() -> Path:
     """Makes LlamaGym's environment, unless it is there; returns its Python."""
-    return environment.set_up("llamagym", [*WITH_DEPENDENCIES, *OF_DATASETS], ["--no-deps", *WITHOUT_DEPENDENCIES])
+    return environment.set_up(
+        "llamagym", [*WITH_DEPENDENCIES, *OF_DATASETS], ["--no-deps", *WITHOUT_DEPENDENCIES]
+    )
 
 
 def export_model(name: str, folder: Path) -> None:
@@ -59,7 +70,9 @@ def export_model(name: str, folder: Path) -> None:
     path = folder / "tokenizer_config.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     content["tokenizer_class"] = "PreTrainedTokenizerFast"
-    path.write_text(json.dumps({k: v for k, v in content.items() if k != "extra_special_tokens"}), encoding="utf-8")
+    path.write_text(
+        json.dumps({k: v for k, v in content.items() if k != "extra_special_tokens"}), encoding="utf-8"
+    )
 
 
 def rate(python: Path, model: Path, task: str, seconds: float, longest: float) -> Rate:
@@ -68,6 +81,8 @@ def rate(python: Path, model: Path, task: str, seconds: float, longest: float) -
     command = [str(python), str(job), str(model), ENVIRONMENTS[task], str(seconds), str(longest)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode != 0:
-        raise SystemExit(f"LlamaGym failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}")
+        raise SystemExit(
+            f"LlamaGym failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}"
+        )
     figures = json.loads(ended.stdout.strip().splitlines()[-1])
     return Rate(figures["steps"] / figures["seconds"], at_most=figures["stopped"])

@@ -1,5 +1,5 @@
-"""TRL 1.16.0's GRPO trainer, in a virtual environment of its own beside the project (`.peers/trl`). (Not named `trl`: the
-job runs from this folder, where that would hide the library.)"""
+"""TRL 1.16.0's GRPO trainer, in a virtual environment of its own beside the project (`.peers/trl`). (Not
+named `trl`: the job runs from this folder, where that would hide the library.)"""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def set_up() -> Path:
 def export_model(name: str, folder: Path) -> None:
     """The model as transformers writes it."""
     device = torch.device("cpu")
-    model, tokenizer = load_pretrained(LLMConfig(model=name), find_entry(name), dtype=torch.float32, device=device)
+    model, tokenizer = load_pretrained(
+        LLMConfig(model=name), find_entry(name), dtype=torch.float32, device=device
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -40,7 +42,9 @@ def rate(python: Path, model: Path, task: str, seconds: float, longest: float) -
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=longest)
     except subprocess.TimeoutExpired as error:
-        raise SystemExit(f"TRL had not ended after {longest:g} s; give it more with --peer-longest.") from error
+        raise SystemExit(
+            f"TRL had not ended after {longest:g} s; give it more with --peer-longest."
+        ) from error
     if ended.returncode != 0:
         raise SystemExit(f"TRL failed ({ended.returncode}; -9 is out of memory):\n{ended.stderr[-3000:]}")
     figures = json.loads(ended.stdout.strip().splitlines()[-1])

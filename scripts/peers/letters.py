@@ -5,7 +5,16 @@ from __future__ import annotations
 SYSTEM = "You are a poet who loves open sounds."
 PROMPTS = tuple(
     f"Write a few words about {subject}."
-    for subject in ("the sea", "an old house", "a train", "the moon", "bread", "a river", "winter", "the city")
+    for subject in (
+        "the sea",
+        "an old house",
+        "a train",
+        "the moon",
+        "bread",
+        "a river",
+        "winter",
+        "the city",
+    )
 )
 
 

@@ -3,9 +3,9 @@
 
     python llamagym_job.py MODEL_FOLDER Blackjack-v1 SECONDS LONGEST
 
-Trains as LlamaGym's README does (its defaults: 32 new tokens, batches of 16) for at least SECONDS and at least one batch,
-but no longer than LONGEST seconds, and prints one JSON line: environment steps, batches trained, seconds, and whether it was
-stopped amid a batch. Loading is not timed.
+Trains as LlamaGym's README does (its defaults: 32 new tokens, batches of 16) for at least SECONDS and at
+least one batch, but no longer than LONGEST seconds, and prints one JSON line: environment steps, batches
+trained, seconds, and whether it was stopped amid a batch. Loading is not timed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Player(Agent):
     def format_observation(self, observation) -> str:
         if self.task == "Blackjack-v1":
             return f"Your hand: {observation[0]}, dealer: {observation[1]}, usable ace: {observation[2]}"
-        return "cart {} moving {}, pole {} turning {}".format(*(round(100 * float(part)) for part in observation))
+        return "cart {} moving {}, pole {} turning {}".format(
+            *(round(100 * float(part)) for part in observation)
+        )
 
     def extract_action(self, response: str) -> int:
         return int(("hit" if self.task == "Blackjack-v1" else "right") in response.lower())
@@ -75,7 +77,9 @@ def main() -> None:
 
     def tell(stopped: bool) -> None:
         spent = time.perf_counter() - begun
-        print(json.dumps({"steps": steps, "batches": batches, "seconds": spent, "stopped": stopped}), flush=True)
+        print(
+            json.dumps({"steps": steps, "batches": batches, "seconds": spent, "stopped": stopped}), flush=True
+        )
 
     def stop() -> None:
         tell(stopped=True)

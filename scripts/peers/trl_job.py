@@ -1,10 +1,11 @@
-"""TRL's GRPO trainer, timed. Runs in TRL's environment, not in lgym's; `scripts/bench.py --peer trl` starts it.
+"""TRL's GRPO trainer, timed. Runs in TRL's environment, not in lgym's; `scripts/bench.py --peer trl` starts
+it.
 
     python trl_job.py MODEL_FOLDER SECONDS
 
-Trains on the eight prompts of `letters` in bf16, 8 replies of at most 8 tokens to each, one optimizer step on all of them,
-with LoRA of rank 8 on all linear layers, for at least SECONDS after a first step; prints one JSON line: trained replies,
-seconds.
+Trains on the eight prompts of `letters` in bf16, 8 replies of at most 8 tokens to each, one optimizer step on
+all of them, with LoRA of rank 8 on all linear layers, for at least SECONDS after a first step; prints one
+JSON line: trained replies, seconds.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ class Clock(TrainerCallback):
 def main() -> None:
     folder, seconds = sys.argv[1], float(sys.argv[2])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    prompts = [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}] for prompt in PROMPTS]
+    prompts = [
+        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}] for prompt in PROMPTS
+    ]
     clock = Clock(seconds)
     with tempfile.TemporaryDirectory() as output:
         GRPOTrainer(
             model=model,
             processing_class=AutoTokenizer.from_pretrained(folder),
-            reward_funcs=lambda completions, **_: [reward(completion[0]["content"]) for completion in completions],
+            reward_funcs=lambda completions, **_: [
+                reward(completion[0]["content"]) for completion in completions
+            ],
             train_dataset=Dataset.from_dict({"prompt": prompts * 1000}),
             peft_config=LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
             args=GRPOConfig(

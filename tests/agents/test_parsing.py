@@ -9,7 +9,14 @@ import pytest
 
 from helpers import echo, tiny
 from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
-from lgym.agents.parsing import JSON_LENGTH, PATTERN_LENGTH, action_number, last_json_object, last_match, value_text
+from lgym.agents.parsing import (
+    JSON_LENGTH,
+    PATTERN_LENGTH,
+    action_number,
+    last_json_object,
+    last_match,
+    value_text,
+)
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.env_runner import EnvRunner
@@ -70,10 +77,16 @@ FOUND = {
     "the first is not closed": ('{"plan": {"action": "up"}', UP),
     "the last has no key": ('{"action": "up"} {"note": "done"}', UP),
     "braces in prose": ('{x} {} {{ } {"action": "up"} } {', UP),
-    "braces in a string": ('{"why": "} { {\\"action\\": 1}", "action": "up"}', {"why": '} { {"action": 1}', **UP}),
+    "braces in a string": (
+        '{"why": "} { {\\"action\\": 1}", "action": "up"}',
+        {"why": '} { {"action": 1}', **UP},
+    ),
     "escaped quotes": ('{"why": "\\"so\\"", "action": "up"}', {"why": '"so"', **UP}),
     "lines in a string": ('{"why": "a\nb", "action": "up"}', {"why": "a\nb", **UP}),
-    "outer before inner": ('{"action": "up", "then": {"action": "down"}}', {**UP, "then": {"action": "down"}}),
+    "outer before inner": (
+        '{"action": "up", "then": {"action": "down"}}',
+        {**UP, "then": {"action": "down"}},
+    ),
     "key in an inner object": ('{"reply": {"action": "up", "sure": true}}', {**UP, "sure": True}),
     "key in a list's object": ('{"steps": [{"action": "down"}, {"action": "up"}, 3]}', UP),
     "outermost of the inner": ('{"a": {"action": {"action": 1}}}', {"action": {"action": 1}}),
@@ -120,7 +133,8 @@ def test_without_a_key_it_is_the_last_outermost_object():
 
 
 def slow_last_json_object(text):
-    """Every stretch of the text through `json.loads`: from the left the longest valid one, and on after it."""
+    """Every stretch of the text through `json.loads`: from the left the longest valid one, and on after
+    it."""
     found, start = None, 0
     while start < len(text):
         for end in range(len(text), start, -1) if text[start] == "{" else ():
@@ -178,14 +192,25 @@ def test_a_pattern_sees_the_end_of_a_long_text():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("up", "up"), ("", ""), (1, "1"), (-3, "-3"), (2.0, "2"), (-0.0, "0"), (0.5, "0.5"), (10**30, "1" + "0" * 30)],
+    [
+        ("up", "up"),
+        ("", ""),
+        (1, "1"),
+        (-3, "-3"),
+        (2.0, "2"),
+        (-0.0, "0"),
+        (0.5, "0.5"),
+        (10**30, "1" + "0" * 30),
+    ],
 )
 def test_json_values_as_text(value, text):
     """2.0 must read as the action 2, and 0.5 must not be rounded."""
     assert value_text(value) == text
 
 
-@pytest.mark.parametrize("value", [None, True, False, [], ["up"], {}, UP, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "value", [None, True, False, [], ["up"], {}, UP, float("nan"), float("inf"), float("-inf")]
+)
 def test_json_values_that_say_no_text(value):
     """`true` is an int to Python and would be action 1; NaN would reach the environment as a number."""
     assert value_text(value) is None
@@ -193,7 +218,17 @@ def test_json_values_that_say_no_text(value):
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [(" uP\n", 1), ("0", 0), ("1", 1), ("2", None), ("-1", None), ("1.0", None), ("", None), ("up down", None), ("²", None)],
+    [
+        (" uP\n", 1),
+        ("0", 0),
+        ("1", 1),
+        ("2", None),
+        ("-1", None),
+        ("1.0", None),
+        ("", None),
+        ("up down", None),
+        ("²", None),
+    ],
 )
 def test_names_and_numbers_of_actions(text, number):
     """A number outside the range must not count from the end, and half a name is no name."""
@@ -207,11 +242,18 @@ def test_names_that_are_numbers_are_names():
 
 
 def test_names_that_differ_in_case_or_space_alone_are_told_apart():
-    """NetHack's h and H are two actions; and a name with a space before it, as tokenizers like it, is read as itself."""
+    """NetHack's h and H are two actions; and a name with a space before it, as tokenizers like it, is read as
+    itself."""
     assert [action_number(text, ("U0", "u0")) for text in ("U0", "u0", " u0\n", "1")] == [0, 1, 1, 1]
     assert [action_number(text, ("up", " up")) for text in ("up", " up", "UP ")] == [0, 1, 0]
     agent = type("Spaced", (Lift,), {"actions": (" down", " up", " ")})()
-    assert [agent.parse(text).action for text in (" down", " up", "up", " ", '{"action": " up"}')] == [0, 1, 1, 2, 1]
+    assert [agent.parse(text).action for text in (" down", " up", "up", " ", '{"action": " up"}')] == [
+        0,
+        1,
+        1,
+        2,
+        1,
+    ]
 
 
 READ = {
@@ -250,7 +292,8 @@ def test_the_reason_tells_what_was_found():
     """Whoever looks for the cause of failures must see that the reply was understood but for its word."""
     parsed = Signed().parse('{"action": "left"} Action: right')
     assert parsed.reason == (
-        "the reply's JSON 'action' says 'left', which names no action; the pattern's match says 'right', which names no "
+        "the reply's JSON 'action' says 'left', which names no action; the pattern's match says 'right', "
+        "which names no "
         'action; \'{"action": "left"} Action: right\' is none of Down, Up'
     )
 
@@ -266,12 +309,15 @@ def test_an_empty_reply_is_a_reply(text):
 
 
 def test_an_agents_own_reading_is_asked_last():
-    """An agent that only overrides `extract_action` sees the JSON's value, and the whole reply where there is none."""
+    """An agent that only overrides `extract_action` sees the JSON's value, and the whole reply where there is
+    none."""
     assert Dial().parse("0.5").action == 0.5
     assert Dial().parse('{"action": 0.25}').action == 0.25
     assert Dial().parse('{"action": "-3"}').action == -3.0
     assert Dial().parse('{"action": NaN}').reason.endswith("is no number")
-    assert type("Turned", (Dial,), {"pattern": r"turn (\S+)"})().parse('{"action": "left"} turn 2').action == 2.0
+    assert (
+        type("Turned", (Dial,), {"pattern": r"turn (\S+)"})().parse('{"action": "left"} turn 2').action == 2.0
+    )
     assert Echo().parse('I say {"action": "a rose"}.').action == "a rose"
     assert Echo().parse('I say {"action": ["a rose"]}.').action == 'I say {"action": ["a rose"]}.'
 
@@ -304,7 +350,10 @@ def test_replies_are_parsed_in_play():
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("(up", r"Wrong.pattern is '\(up': that is no regular expression, .*\)"), (3, r"Wrong.pattern is 3: .* string")],
+    [
+        ("(up", r"Wrong.pattern is '\(up': that is no regular expression, .*\)"),
+        (3, r"Wrong.pattern is 3: .* string"),
+    ],
 )
 def test_a_pattern_that_cannot_be_is_refused(pattern, message):
     """Otherwise the first reply, minutes later, is where it stops."""
@@ -336,7 +385,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_replies_cost_little(text):
-    """Trying every brace to the end of the text takes seconds and more; they take a tenth of a second at most."""
+    """Trying every brace to the end of the text takes seconds and more; they take a tenth of a second at
+    most."""
     start = time.process_time()
     assert not Signed().parse(text).ok
     assert time.process_time() - start < 1.0

@@ -70,7 +70,11 @@ def test_null_switches_one_off(name):
 
 
 def test_every_limit_is_in_the_table():
-    metrics = [criterion.metric for criterion in CollapseDetector().criteria if criterion.metric != "policy/approx_kl"]
+    metrics = [
+        criterion.metric
+        for criterion in CollapseDetector().criteria
+        if criterion.metric != "policy/approx_kl"
+    ]
     assert metrics == [metric for metric, _, _ in TABLE.values()]
 
 

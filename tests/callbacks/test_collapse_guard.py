@@ -72,7 +72,7 @@ def broken_loss(monkeypatch, rollouts, how):
     return asked
 
 
-# -- the ladder ---------------------------------------------------------------------------------------------------------
+# -- the ladder ----------------------------------------------------------------------------------------------
 
 
 def test_it_warns_then_lowers_then_goes_back_then_stops(tmp_path, model_folder, capsys):
@@ -121,7 +121,7 @@ def test_rollouts_without_a_sign_bring_it_down_again(tmp_path, model_folder):
     assert logged(tmp_path, "guard/lr_factor") == [1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
 
 
-# -- going back ---------------------------------------------------------------------------------------------------------
+# -- going back ----------------------------------------------------------------------------------------------
 
 
 def test_it_goes_back_to_the_best_validated_weights_exactly(tmp_path, model_folder):
@@ -181,7 +181,7 @@ def test_imitation_comes_before_the_start(tmp_path, model_folder):
     assert_same(best["weights"], Spoiler.seen[1]["weights"])
 
 
-# -- resuming -----------------------------------------------------------------------------------------------------------
+# -- resuming ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_run_that_was_ended_can_go_on(tmp_path, model_folder):
     assert logged(tmp_path, "guard/lr_factor") == [1, 0.5, 0.5, 0.5]
 
 
-# -- what is not finite -------------------------------------------------------------------------------------------------
+# -- what is not finite --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["loss", "gradient"])
@@ -358,7 +358,7 @@ def test_switched_off_it_ends_the_run_at_once(tmp_path, model_folder, monkeypatc
     assert logged(tmp_path, "guard/level") == [0]
 
 
-# -- leaving alone ------------------------------------------------------------------------------------------------------
+# -- leaving alone -------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_learns_is_left_alone(tmp_path, model_folder):
@@ -404,7 +404,7 @@ def test_the_disk_must_hold_what_it_keeps(tmp_path, model_folder, monkeypatch, c
     assert "needs about" in capsys.readouterr().err
 
 
-# -- settings -----------------------------------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------------------
 
 
 def test_a_monitor_that_nobody_logs(tmp_path, model_folder, capsys):

@@ -439,7 +439,9 @@ def test_an_estimate_is_proportional():
     assert (
         predicted["memory_bytes"] == 100 + 2 * (8 - 2) * 30 + 7
     )  # keys and values of 6 environments more, copied once
-    bound = estimate(data(20, None), dataclasses.replace(written, kv_bytes_bound=100.0), play, generates_text=True)
+    bound = estimate(
+        data(20, None), dataclasses.replace(written, kv_bytes_bound=100.0), play, generates_text=True
+    )
     assert bound["memory_bytes"] == 100 + 2 * (100 - 2 * 30) + 7
 
 

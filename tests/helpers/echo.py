@@ -11,7 +11,8 @@ WORDS = ("red", "green", "blue")
 
 
 class EchoEnv(gymnasium.Env):
-    """One turn: reward 1 for the action whose number was shown, else 0. With `sign=-1` the reward is turned round."""
+    """One turn: reward 1 for the action whose number was shown, else 0. With `sign=-1` the reward is turned
+    round."""
 
     observation_space = gymnasium.spaces.Discrete(3)
     action_space = gymnasium.spaces.Discrete(3)
@@ -54,7 +55,8 @@ class ForgivingEchoAgent(EchoAgent):
 
 
 class CountingEnv(gymnasium.Env):
-    """Shows the turn's number and pays it, for ever; a time limit makes truncation. Its path depends on the actions."""
+    """Shows the turn's number and pays it, for ever; a time limit makes truncation. Its path depends on the
+    actions."""
 
     observation_space = gymnasium.spaces.Box(0, 10**6, (2,), dtype=np.int64)
     action_space = gymnasium.spaces.Discrete(2)

@@ -20,8 +20,11 @@ class VowelAgent(Agent):
         return next((ord(letter) - 97 for letter in response.lower() if "a" <= letter <= "z"), None)
 
 
-def play(agent: Agent, env: Any, episodes: int, *, seed: int = 0, unread: float = 0.0) -> tuple[list[float], list[dict]]:
-    """Episode returns and every update's statistics; a reply that cannot be read ends the episode and is paid `unread`."""
+def play(
+    agent: Agent, env: Any, episodes: int, *, seed: int = 0, unread: float = 0.0
+) -> tuple[list[float], list[dict]]:
+    """Episode returns and every update's statistics; a reply that cannot be read ends the episode and is paid
+    `unread`."""
     returns, told = [], []
     for episode in range(episodes):
         observation, _ = env.reset(seed=seed + episode)

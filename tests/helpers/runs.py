@@ -60,7 +60,9 @@ def scalars(root: Path, version: int = 0) -> dict[str, dict[int, float]]:
     """Every metric of a run by step; of a step that was logged twice, the later value."""
     events = EventAccumulator(str(root / f"version_{version}"), size_guidance={"scalars": 0})
     events.Reload()
-    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+    return {
+        tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]
+    }
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -70,7 +72,8 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def assert_same_run(whole: Path, parts: Path, *, validated_alike: bool = True) -> None:
-    """Both end with equal weights, optimizers, random states, environments and memories; their curves differ in times alone.
+    """Both end with equal weights, optimizers, random states, environments and memories; their curves differ
+    in times alone.
 
     A run that was stopped has evaluated at its stop, which another has not: then `validated_alike` is false.
     """

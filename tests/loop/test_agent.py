@@ -73,7 +73,10 @@ def test_a_reply_is_what_the_model_said():
     0`."""
     agent = make()
     episode(agent)
-    said = [agent.tokenizer.decode(turn.response.token_ids, skip_special_tokens=True).strip() for turn in kept(agent)]
+    said = [
+        agent.tokenizer.decode(turn.response.token_ids, skip_special_tokens=True).strip()
+        for turn in kept(agent)
+    ]
     assert agent.given == said
     assert not any("Action: 0" in text or "Turn" in text for text in agent.given)
 

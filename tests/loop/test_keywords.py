@@ -8,7 +8,16 @@ import pytest
 
 from helpers import tiny
 from helpers.own_loop import VowelAgent
-from lgym.loop.keywords import LEARNING, LOSS, OFF, WITHOUT_MEANING, Pace, build_ppo, generation_policy, read_pace
+from lgym.loop.keywords import (
+    LEARNING,
+    LOSS,
+    OFF,
+    WITHOUT_MEANING,
+    Pace,
+    build_ppo,
+    generation_policy,
+    read_pace,
+)
 from lgym.models import LLMConfig
 from lgym.modules import LossConfig
 
@@ -40,7 +49,9 @@ def test_generation_keywords():
     assert policy.stop == ("\n",)
 
 
-@pytest.mark.parametrize(("name", "value"), [("do_sample", False), ("num_beams", 4), ("repetition_penalty", 1.2)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("do_sample", False), ("num_beams", 4), ("repetition_penalty", 1.2)]
+)
 def test_what_draws_otherwise_is_refused(name, value):
     with pytest.raises(ValueError, match=f"says {name}: {value!r}.*leave it out"):
         generation_policy({name: value})
@@ -54,13 +65,23 @@ def test_an_unknown_keyword_is_refused():
 
 
 def test_batches():
-    given = {"batch_size": 16, "mini_batch_size": 4, "gradient_accumulation_steps": 2, "ppo_epochs": 3, "seed": 5}
-    assert read_pace({**given, "max_grad_norm": 0.5, "learning_rate": 1e-4}, None) == Pace(16, 4, 2, 3, 0.5, 5)
+    given = {
+        "batch_size": 16,
+        "mini_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "ppo_epochs": 3,
+        "seed": 5,
+    }
+    assert read_pace({**given, "max_grad_norm": 0.5, "learning_rate": 1e-4}, None) == Pace(
+        16, 4, 2, 3, 0.5, 5
+    )
     assert read_pace(given, 7).seed == 7
     assert read_pace({"max_grad_norm": None}, None) == Pace()  # trl's default
 
 
-@pytest.mark.parametrize("name", ["batch_size", "mini_batch_size", "gradient_accumulation_steps", "ppo_epochs"])
+@pytest.mark.parametrize(
+    "name", ["batch_size", "mini_batch_size", "gradient_accumulation_steps", "ppo_epochs"]
+)
 def test_batches_have_a_size(name):
     with pytest.raises(ValueError, match=f"{name} is 0"):
         read_pace({name: 0}, None)
@@ -70,15 +91,23 @@ def test_trls_learning_keywords():
     module = learner(learning_rate=1e-4, gamma=0.9, lam=0.8, vf_coef=0.2, cliprange=0.3)
     assert (module.gamma, module.gae_lambda, module.critic.value_coef) == (0.9, 0.8, 0.2)
     assert (module.loss_config.clip_low, module.loss_config.clip_high) == (0.3, 0.3)
-    assert module.make_optimizer([*module.parameters()] or [tiny.causal_lm().lm_head.weight]).defaults["lr"] == 1e-4
+    assert (
+        module.make_optimizer([*module.parameters()] or [tiny.causal_lm().lm_head.weight]).defaults["lr"]
+        == 1e-4
+    )
 
 
 def test_none_is_as_good_as_not_given():
-    """It stands for a default in trl and transformers; but without clipping is something that one may want."""
-    sampling = generation_policy(dict.fromkeys(("temperature", "top_p", "top_k", "stop", "do_sample"))).sampling
+    """It stands for a default in trl and transformers; but without clipping is something that one may
+    want."""
+    sampling = generation_policy(
+        dict.fromkeys(("temperature", "top_p", "top_k", "stop", "do_sample"))
+    ).sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
     assert generation_policy({"max_new_tokens": None}).max_new_tokens == 32
-    module = learner(gamma=None, lam=None, learning_rate=None, cliprange=None, init_kl_coef=None, kl_penalty=None)
+    module = learner(
+        gamma=None, lam=None, learning_rate=None, cliprange=None, init_kl_coef=None, kl_penalty=None
+    )
     assert (module.gamma, module.gae_lambda, module.loss_config) == (0.99, 0.95, LossConfig())
     assert module.make_optimizer([tiny.causal_lm().lm_head.weight]).defaults["lr"] == 3e-4
     assert learner(clip_low=None, clip_high=None).loss_config.clip_low is None

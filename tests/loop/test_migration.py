@@ -10,7 +10,17 @@ import yaml
 
 from helpers.runs import lgym
 from lgym import Agent
-from lgym.loop.keywords import CRITIC, ESTIMATORS, GENERATION, LEARNING, LOSS, Pace, build_ppo, generation_policy, read_pace
+from lgym.loop.keywords import (
+    CRITIC,
+    ESTIMATORS,
+    GENERATION,
+    LEARNING,
+    LOSS,
+    Pace,
+    build_ppo,
+    generation_policy,
+    read_pace,
+)
 from lgym.models import LLMConfig
 
 DOC = (Path(__file__).parents[2] / "docs" / "llamagym.md").read_text(encoding="utf-8")

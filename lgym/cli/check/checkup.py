@@ -108,7 +108,9 @@ class Checkup:
         data.setup("fit")
         builder = data.prompt_builder("fit")
         limited = data.max_observation_tokens is not None
-        self.findings += observation_findings(builder, self.random, chooses=module.policy.scores_candidates, limited=limited)
+        self.findings += observation_findings(
+            builder, self.random, chooses=module.policy.scores_candidates, limited=limited
+        )
         if not module.policy.generates_text and self._check_history(builder, [self.random.longest]):
             say("  No rollout is tried until this is mended.")
             return
@@ -141,7 +143,9 @@ class Checkup:
         if data.history == 0:
             return False
         candidates = (
-            {text for _, texts in self.random.questions for text in texts} if module.policy.scores_candidates else set()
+            {text for _, texts in self.random.questions for text in texts}
+            if module.policy.scores_candidates
+            else set()
         )
         limit = module.context_length - builder.longest(candidates)
         found = list(history_findings(builder, episodes, data.history, limit))

@@ -184,11 +184,14 @@ def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
     }
 
 
-def estimate(data: RolloutDataModule, trial: Trial, play: RandomPlay, *, generates_text: bool) -> dict[str, float]:
+def estimate(
+    data: RolloutDataModule, trial: Trial, play: RandomPlay, *, generates_text: bool
+) -> dict[str, float]:
     """Extrapolates a whole rollout's turns, time and memory.
 
-    Time to play grows with turns if the policy generates text, and else with distinct prompts, beside which the
-    environments' own time grows with turns. Time to learn grows with the unit that a minibatch is counted in.
+    Time to play grows with turns if the policy generates text, and else with distinct prompts, beside which
+    the environments' own time grows with turns. Time to learn grows with the unit that a minibatch is counted
+    in.
     """
     rollout = trial.rollout
     lengths = rollout.episode_lengths.tolist() if trial.cut is None else play.lengths or [len(play.longest)]

@@ -26,8 +26,8 @@ class PromptBuilder:
     user's message.
 
     Only the template writes the tokenizer's own tokens, such as those that begin and end turns: what messages
-    and candidates spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its middle
-    (`lgym.plain_text.truncate_middle`).
+    and candidates spell is plain text (`SpecialTokenEscaper`). An observation that is too long loses its
+    middle (`lgym.plain_text.truncate_middle`).
 
     Args:
         tokenizer: the model's.
@@ -106,15 +106,19 @@ class PromptBuilder:
         kept = min(len(observation_text), CHARACTERS_PER_TOKEN * self._context_length)
         limit = self._max_observation_tokens
         if limit is not None:
-            kept = fit_to_tokens(observation_text, lambda text: len(self._escaper.token_ids(text)), limit, kept)
+            kept = fit_to_tokens(
+                observation_text, lambda text: len(self._escaper.token_ids(text)), limit, kept
+            )
         if candidates is not None:
             room = self._context_length - self.longest(candidates)
-            kept = fit_to_tokens(observation_text, lambda text: len(self.encode(self.render((), text))), room, kept)
+            kept = fit_to_tokens(
+                observation_text, lambda text: len(self.encode(self.render((), text))), room, kept
+            )
         return truncate_middle(observation_text, kept)
 
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the current
-        observation."""
+        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the
+        current observation."""
         messages = self._messages(turns, observation_text)
         text = self._apply_template(messages)
         # The template may complete a token's name that a message begins or ends with.

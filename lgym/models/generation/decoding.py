@@ -28,8 +28,7 @@ from lgym.models.prefix_sharing.prefill import prefill
 
 STOP_CHECK_INTERVAL = 16  # tokens after which the loop with static shapes checks if all responses ended
 
-# Tells which responses are finished, given their tokens so far, for ends that no single token marks.
-StopCheck = Callable[[Sequence[TokenIds]], list[bool]]
+StopCheck = Callable[[Sequence[TokenIds]], list[bool]]  # which responses, by their tokens so far, are over
 
 
 class GeneratedText(NamedTuple):
@@ -37,8 +36,7 @@ class GeneratedText(NamedTuple):
 
     token_ids: TokenIds
     logprobs: tuple[float, ...]
-    finished: bool
-    """Whether it ended by itself."""
+    finished: bool  # ended by itself
 
 
 @dataclass(frozen=True)
@@ -186,13 +184,17 @@ def _generate_forking(
             return finished, response_index, kept
         batch = waiting.pop()  # depth first, so that few caches wait
         if batch.kv_cache is None:
-            sequences = [prompt + r.token_ids for prompt, r in zip(batch.prompts, batch.responses, strict=True)]
+            sequences = [
+                prompt + r.token_ids for prompt, r in zip(batch.prompts, batch.responses, strict=True)
+            ]
             hidden = _last_states(llm, sequences, row_length)
         else:
             kv_cache = batch.kv_cache
             if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
                 kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].token_ids))
-            hidden = kv_cache.extend(llm, range(kv_cache.num_rows), [r.token_ids[-1:] for r in batch.responses])
+            hidden = kv_cache.extend(
+                llm, range(kv_cache.num_rows), [r.token_ids[-1:] for r in batch.responses]
+            )
             batch = replace(batch, kv_cache=kv_cache)
 
 
@@ -211,12 +213,16 @@ def _sample_forks(
     fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
     columns = parents.tolist(), last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
     responses = [
-        GeneratedText((*batch.responses[row].token_ids, token), (*batch.responses[row].logprobs, logprob), ended)
+        GeneratedText(
+            (*batch.responses[row].token_ids, token), (*batch.responses[row].logprobs, logprob), ended
+        )
         for row, token, logprob, ended in zip(*columns, strict=True)
     ]
     if stop_check is not None:
         stopped = stop_check([response.token_ids for response in responses])
-        responses = [r._replace(finished=r.finished or stop) for r, stop in zip(responses, stopped, strict=True)]
+        responses = [
+            r._replace(finished=r.finished or stop) for r, stop in zip(responses, stopped, strict=True)
+        ]
     return parents, responses, fork_index
 
 
@@ -267,8 +273,12 @@ def _generate_static(
     kv_cache.lengths = suffix_lengths + lengths - 1
     all_logprobs = torch.stack(logprob_columns, dim=1).float()
     results = token_ids.tolist(), all_logprobs.tolist(), lengths.tolist(), finished.tolist()
-    responses = [GeneratedText(tuple(ids[:n]), tuple(p[:n]), end) for ids, p, n, end in zip(*results, strict=True)]
-    kv_cache.suffix_ids = [ids + r.token_ids[:-1] for ids, r in zip(kv_cache.suffix_ids, responses, strict=True)]
+    responses = [
+        GeneratedText(tuple(ids[:n]), tuple(p[:n]), end) for ids, p, n, end in zip(*results, strict=True)
+    ]
+    kv_cache.suffix_ids = [
+        ids + r.token_ids[:-1] for ids, r in zip(kv_cache.suffix_ids, responses, strict=True)
+    ]
     return responses
 
 
