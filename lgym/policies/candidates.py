@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.models.prefix_sharing.prefill import cached_prefix_lengths, evict_unused, prefill
 from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.distribution_cache import DistributionCache, choice_response, weights_digest
-from lgym.policies.policy import LLMPolicy
+from lgym.policies.policy import LLMPolicy, Prompts, Rng
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -109,12 +108,7 @@ class CandidatePolicy(LLMPolicy):
         return choice_response(prompt, choice)
 
     def act(
-        self,
-        prompts: Sequence[Prompt],
-        rng: np.random.Generator | None,
-        *,
-        keep_kv_cache: bool = True,
-        bootstrap: Sequence[Prompt] = (),
+        self, prompts: Prompts, rng: Rng, *, keep_kv_cache: bool = True, bootstrap: Prompts = ()
     ) -> tuple[list[Response], Tensor]:
         """As of any policy. Each distinct prompt is computed once while the weights are frozen."""
         cache = self._distributions([*bootstrap, *prompts], extendable=prompts if keep_kv_cache else ())

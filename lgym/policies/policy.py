@@ -16,6 +16,9 @@ from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
+Prompts = Sequence[Prompt]
+Rng = np.random.Generator | None
+
 
 class LLMPolicy(nn.Module, ABC):
     """A policy made of a language model with a value head."""
@@ -49,12 +52,7 @@ class LLMPolicy(nn.Module, ABC):
 
     @abstractmethod
     def act(
-        self,
-        prompts: Sequence[Prompt],
-        rng: np.random.Generator | None,
-        *,
-        keep_kv_cache: bool = True,
-        bootstrap: Sequence[Prompt] = (),
+        self, prompts: Prompts, rng: Rng, *, keep_kv_cache: bool = True, bootstrap: Prompts = ()
     ) -> tuple[list[Response], Tensor]:
         """Answer each prompt, without gradient.
 

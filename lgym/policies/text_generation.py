@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +15,18 @@ from lgym.models.generation.decoding import GeneratedText, GenerationOutput, Sto
 from lgym.models.generation.sampling import SamplingParams
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import TokenIds, common_prefix_length
-from lgym.policies.policy import LLMPolicy
+from lgym.policies.policy import LLMPolicy, Prompts, Rng
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
+
+
+class GeneratedChunk(NamedTuple):
+    """Prompts that were answered together."""
+
+    prompts: Prompts
+    output: GenerationOutput
+    texts: list[Response]  # the distinct ones of the output
+    generator: torch.Generator | None  # the source of further sampling
 
 
 class TextPolicy(LLMPolicy):
@@ -85,12 +95,7 @@ class TextPolicy(LLMPolicy):
 
     @torch.no_grad()
     def act(
-        self,
-        prompts: Sequence[Prompt],
-        rng: np.random.Generator | None,
-        *,
-        keep_kv_cache: bool = True,
-        bootstrap: Sequence[Prompt] = (),
+        self, prompts: Prompts, rng: Rng, *, keep_kv_cache: bool = True, bootstrap: Prompts = ()
     ) -> tuple[list[Response], Tensor]:
         """As of any policy; equal prompts get responses of their own."""
         generator = make_generator(self.llm, rng)
@@ -102,9 +107,8 @@ class TextPolicy(LLMPolicy):
             keep = keep_kv_cache or self.scores_candidates  # these are scored behind the text
             output = self._generate([prompt.token_ids for prompt in chunk_prompts], generator, keep=keep)
             texts = [Response(*text, self._words(text)) for text in output.responses]
-            responses.update(
-                zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True)
-            )
+            generated = GeneratedChunk(chunk_prompts, output, texts, generator)
+            responses.update(zip(chunk, self._responses(generated), strict=True))
             values.update(zip(chunk, self.llm.values(output.prompt_states).cpu(), strict=True))
             kv_caches += [output.kv_cache] if keep_kv_cache else []
         self.llm.store_kv(kv_caches)
@@ -112,14 +116,8 @@ class TextPolicy(LLMPolicy):
         return [responses[i] for i in order], torch.stack([values[i] for i in order])
 
     @abstractmethod
-    def _responses(
-        self,
-        prompts: Sequence[Prompt],
-        output: GenerationOutput,
-        texts: Sequence[Response],
-        generator: torch.Generator | None,
-    ) -> list[Response]:
-        """The response to each prompt, given the distinct texts of an output."""
+    def _responses(self, chunk: GeneratedChunk) -> list[Response]:
+        """The response to each prompt of a chunk."""
 
     def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
         """As of any policy; each distinct response to a prompt is computed once."""

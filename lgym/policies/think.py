@@ -26,7 +26,7 @@ from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
 from lgym.models.prefix_sharing.kv_cache import KVCache
 from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.policies.choice import Choice, LengthNormalization
-from lgym.policies.text_generation import TextPolicy, stop_ids, token_output
+from lgym.policies.text_generation import GeneratedChunk, TextPolicy, stop_ids, token_output
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -83,19 +83,14 @@ class ThinkPolicy(TextPolicy):
         """The part of a reasoning that the answer prefix follows: all but a token that ends the turn."""
         return reasoning[:-1] if reasoning and reasoning[-1] in stop_ids(self.llm) else reasoning
 
-    def _responses(
-        self,
-        prompts: Sequence[Prompt],
-        output: GenerationOutput,
-        texts: Sequence[Response],
-        generator: torch.Generator | None,
-    ) -> list[Response]:
-        answered = list(zip(prompts, output.response_index, strict=True))
+    def _responses(self, chunk: GeneratedChunk) -> list[Response]:
+        output = chunk.output
+        answered = list(zip(chunk.prompts, output.response_index, strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(answered))}
         logprobs = self._candidate_logprobs(list(numbers), output)[[numbers[pair] for pair in answered]]
-        choices = sample(logprobs, generator).tolist()
+        choices = sample(logprobs, chunk.generator).tolist()
         return [
-            self._decided(prompt, texts[row], choice, float(distribution[choice]))
+            self._decided(prompt, chunk.texts[row], choice, float(distribution[choice]))
             for (prompt, row), choice, distribution in zip(answered, choices, logprobs, strict=True)
         ]
 
