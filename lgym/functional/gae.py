@@ -3,13 +3,7 @@
 import torch
 from torch import Tensor
 
-from lgym.functional.inputs import (
-    at_least_float32,
-    require_between,
-    require_bool,
-    require_rank,
-    require_same_shape,
-)
+from lgym.functional import inputs
 
 
 @torch.no_grad()
@@ -57,18 +51,18 @@ def gae(
         ValueError: if the shapes differ, a flag is not bool, or gamma or gae_lambda is outside [0, 1]; the
             entries of a tensor are not read to check them.
     """
-    require_rank(2, rewards=rewards)
-    require_same_shape(
+    inputs.require_rank(2, rewards=rewards)
+    inputs.require_same_shape(
         rewards=rewards, values=values, next_values=next_values, terminated=terminated, truncated=truncated
     )
-    require_bool(terminated=terminated, truncated=truncated)
-    require_between(0, 1, gae_lambda=gae_lambda)
+    inputs.require_bool(terminated=terminated, truncated=truncated)
+    inputs.require_between(0, 1, gae_lambda=gae_lambda)
     if isinstance(gamma, Tensor):
-        require_same_shape(rewards=rewards, gamma=gamma)
-        gamma = at_least_float32(gamma)
+        inputs.require_same_shape(rewards=rewards, gamma=gamma)
+        gamma = inputs.at_least_float32(gamma)
     else:
-        require_between(0, 1, gamma=gamma)
-    rewards, values, next_values = (at_least_float32(x) for x in (rewards, values, next_values))
+        inputs.require_between(0, 1, gamma=gamma)
+    rewards, values, next_values = (inputs.at_least_float32(x) for x in (rewards, values, next_values))
     deltas = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
     decays = (torch.zeros_like(deltas) + gamma * gae_lambda).masked_fill(terminated | truncated, 0.0)
     advantages = torch.zeros_like(deltas)

@@ -82,8 +82,8 @@ def kl_k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     As a loss on its own samples its mean gradient is that of KL(π || ref).
 
     Args:
-        logprobs: [...], of samples from π.
-        ref_logprobs: [...], of the same samples under the reference.
+        logprobs: log π of samples from π, [...].
+        ref_logprobs: log ref of the same samples, [...].
 
     Returns:
         [...], in nats; 0 where the two agree.
@@ -103,7 +103,7 @@ def kl_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     As a loss on its own samples its mean gradient is that of the other direction, KL(ref || π).
 
     Args:
-        logprobs: [...], of samples from π.
+        logprobs: log-probabilities of samples from π, [...].
         ref_logprobs: [...], of the same samples under the reference.
 
     Returns:

@@ -3,13 +3,7 @@
 import torch
 from torch import Tensor
 
-from lgym.functional.inputs import (
-    at_least_float32,
-    require_between,
-    require_bool,
-    require_rank,
-    require_same_shape,
-)
+from lgym.functional import inputs
 
 
 @torch.no_grad()
@@ -40,11 +34,13 @@ def discounted_returns(
     Raises:
         ValueError: if the shapes differ, a flag is not bool, or gamma is outside [0, 1].
     """
-    require_rank(2, rewards=rewards)
-    require_same_shape(rewards=rewards, next_values=next_values, terminated=terminated, truncated=truncated)
-    require_bool(terminated=terminated, truncated=truncated)
-    require_between(0, 1, gamma=gamma)
-    rewards, next_values = at_least_float32(rewards), at_least_float32(next_values)
+    inputs.require_rank(2, rewards=rewards)
+    inputs.require_same_shape(
+        rewards=rewards, next_values=next_values, terminated=terminated, truncated=truncated
+    )
+    inputs.require_bool(terminated=terminated, truncated=truncated)
+    inputs.require_between(0, 1, gamma=gamma)
+    rewards, next_values = inputs.at_least_float32(rewards), inputs.at_least_float32(next_values)
     returns = torch.zeros_like(rewards + next_values)
     next_return = next_values[:, -1] if next_values.shape[1] else next_values.new_zeros(len(next_values))
     for t in reversed(range(rewards.shape[1])):
