@@ -2,8 +2,8 @@
 
     python scripts/bench.py                                    # every task
     python scripts/bench.py --task blackjack --json bench.json --profile trace.json
-    python scripts/bench.py --peer llamagym --task blackjack cartpole-exact      # beside another library, in
-    turns python scripts/bench.py --peer trl --task letters
+    python scripts/bench.py --peer llamagym --task blackjack cartpole-exact    # in turns with another library
+    python scripts/bench.py --peer trl --task letters
 
 Everything is measured in one run. The roofline is the bare model as transformers has it, without adapters,
 head or sharing, at the best of a few shapes: forward, and forward + backward. It is measured before and after

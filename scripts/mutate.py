@@ -1,7 +1,7 @@
 """Changes one line at a time and runs the tests: lists what no test notices, and its share.
 
-    python scripts/mutate.py                                       # lgym/functional, lgym/modules and
-    lgym/data python scripts/mutate.py lgym/functional/gae.py --list         # only what would be changed
+    python scripts/mutate.py                                    # lgym/functional, lgym/modules and lgym/data
+    python scripts/mutate.py lgym/functional/gae.py --list      # only what would be changed
     python scripts/mutate.py lgym/modules --sample 120 --seed 0 --json mutants.json
 
 A change (see `mutants.py`) is noticed where a test fails or does not end. Asked are the test files in the

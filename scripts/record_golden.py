@@ -2,8 +2,7 @@
 a change.
 
     python scripts/record_golden.py              # writes tests/golden/tiny.json, in a minute
-    python scripts/record_golden.py --blackjack  # writes tests/golden/blackjack.json: two rollouts of the
-    real model
+    python scripts/record_golden.py --blackjack  # writes tests/golden/blackjack.json, of the real model
 
 Each case trains the tiny random model of the tests for a few rollouts of a small game, and records the loss
 and the gradient norm of every optimizer step, and the return, the entropy and the explained variance of every
