@@ -9,9 +9,9 @@ PROMOTED = "only shape and dtype of the sum are read"
 EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     (
         "lgym/functional/group_advantages.py",
-        "pairs = groups.unique(return_inverse=True)[1] * len(known) + numbers",
-        "groups.unique(return_inverse=True)[1] * len(known) + numbers"
-        " -> groups.unique(return_inverse=True)[1] * len(known) - numbers",
+        "pairs = groups.unique(return_inverse=True)[1] * len(distinct_states) + state_index",
+        "groups.unique(return_inverse=True)[1] * len(distinct_states) + state_index"
+        " -> groups.unique(return_inverse=True)[1] * len(distinct_states) - state_index",
         "pairs get other numbers, and each its own as before",
     ),
     (
@@ -32,12 +32,6 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
         "return -(logprobs.exp() * logprobs.masked_fill(logprobs.isneginf(), 0.0)).sum(-1)",
         "0.0 -> 1.0",
         ZERO,
-    ),
-    (
-        "lgym/functional/logprobs.py",
-        "if token_ids.shape != logits.shape[:2] or token_ids.shape[-1] == 0:",
-        "-1 -> 1",
-        "of two dimensions the last is the second",
     ),
     (
         "lgym/functional/masking.py",

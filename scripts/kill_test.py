@@ -164,7 +164,7 @@ def _curves(root: Path) -> dict[str, dict[int, str]]:
     """Every metric but times by step; of a step that was logged twice, the later value."""
     events = EventAccumulator(str(_last(root).parent.parent), size_guidance={"scalars": 0})
     events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("seconds")]
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("time/")]
     return {tag: {event.step: str(event.value) for event in events.Scalars(tag)} for tag in tags}
 
 

@@ -48,7 +48,7 @@ def cases() -> Iterator[tuple[str, int, list[TokenIds]]]:
                 own,
                 behind(own, ends, 3),
             )  # of the last token only its probability is asked
-        yield "8 replies of 64 tokens", own, behind(own, 8, 63)
+        yield "8 responses of 64 tokens", own, behind(own, 8, 63)
         if own <= 200:
             yield "20 turns", own, conversations(4, 20, own)
 

@@ -50,7 +50,7 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
         assert 0 <= phase["padding"] < 1
         assert phase["bare_tokens_per_s"] > 0
     assert 0 < result["playing"]["in_the_model"] < 1
-    assert result["distinct_contexts"] == 8 if task == "letters" else 50 < result["distinct_contexts"] <= 280
+    assert result["unique_prompts"] == 8 if task == "letters" else 50 < result["unique_prompts"] <= 280
     assert task in capsys.readouterr().out
     assert json.loads((tmp_path / f"trace-{task}.json").read_text())["traceEvents"]
 

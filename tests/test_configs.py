@@ -34,6 +34,7 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "data__num_envs": 4,
         "data__episodes_per_rollout" if episodes else "data__turns_per_rollout": 8,
         "data__eval_episodes": 6,
+        "data__max_episode_steps": 6,
         "data__update_epochs": 1,
     }
     lgym(

@@ -91,11 +91,12 @@ def test_one_number_changed(two):
     assert set(scalars(root)["rollout/turns"].values()) == {48.0}
     saved = checkpoint(root)["RolloutDataModule"]
     first, second = saved["ranks"]
-    assert first["collector"]["slots"][0]["seed"] != second["collector"]["slots"][0]["seed"]
+    assert first["collector"]["runners"][0]["seed"] != second["collector"]["runners"][0]["seed"]
     assert first["rng"] != second["rng"]
     assert checkpoint(root)["lgym"]["rng"][0].keys() == checkpoint(root)["lgym"]["rng"][1].keys()
 
 
+@pytest.mark.slow
 def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(two, config, tmp_path):
     """13 hands of Blackjack, 6 and 7 of them: the greedy policy's mean is one device's, whoever played
     which."""
@@ -126,6 +127,7 @@ def test_two_resume_exactly(two, config, tmp_path):
     assert_same_run(root, tmp_path, validated_alike=False)
 
 
+@pytest.mark.slow
 def test_all_skip_the_rest_of_a_rollout_together(config, tmp_path):
     """`target_kl`, where nothing pulls back: they take the same decision, and what is skipped moves nothing,
     also by momentum (Lightning has no word for that where there are several)."""
@@ -147,6 +149,7 @@ trainer:
 """
 
 
+@pytest.mark.slow
 def test_the_guard_acts_in_all_processes(config, tmp_path):
     """Every rollout shows a sign: it warns, lowers the rates, goes back, goes back and ends the run. All come
     to the same weights each time; resumed between the two, each has its own random state to go back to."""
@@ -162,6 +165,7 @@ def test_the_guard_acts_in_all_processes(config, tmp_path):
     assert_same_run(whole, parts, validated_alike=False)
 
 
+@pytest.mark.slow
 def test_two_torchrun_agents_on_the_loopback_are_two_devices(two, config, tmp_path):
     """As two nodes are: the same run, bit for bit."""
     root, _ = two
@@ -182,6 +186,7 @@ def test_two_torchrun_agents_on_the_loopback_are_two_devices(two, config, tmp_pa
     assert_same_run(root, tmp_path)
 
 
+@pytest.mark.slow
 def test_fewer_devices_go_on_soundly(two, config, tmp_path):
     """A node that comes back smaller: the run goes on, and says that it is not the same course."""
     root, _ = two
@@ -198,7 +203,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("which", ["first", "second"])
+@pytest.mark.parametrize("which", ["first", pytest.param("second", marks=pytest.mark.slow)])
 def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
     """Within a minute, with the reason; here while the other waits for it or plays."""
     run = start(command(config, tmp_path, "--trainer.devices=2", "--trainer.max_epochs=100000"))

@@ -84,6 +84,7 @@ def killed(tmp_path: Path, model: Path, name: str, *words: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, model_folder):
     """Once while it plays, once while it learns, twice while it writes a checkpoint."""
     said = killed(tmp_path, model_folder, "PPO, replay and memory", "--kills=4")

@@ -117,9 +117,10 @@ def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, poli
     config = tmp_path / "talk.yaml"
     config.write_text(TALK.format(policy=policy, sft=sft, data=data))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    lgym("fit", whole, model_folder, config, trainer__max_epochs=4)
-    lgym("fit", parts, model_folder, config, trainer__max_epochs=stop)
-    lgym("fit", parts, model_folder, config, trainer__max_epochs=4, ckpt_path="last")
+    few = {"data__eval_episodes": 4}
+    lgym("fit", whole, model_folder, config, trainer__max_epochs=4, **few)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=stop, **few)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=4, ckpt_path="last", **few)
     assert_same_run(whole, parts, validated_alike=False)
 
 
@@ -128,13 +129,13 @@ def test_memories_resume_exactly(tmp_path, model_folder, history, unit):
     """What is remembered, and in mid-episode, after 12 turns in each environment, what was shown of it. By
     then episodes of five replies that nobody could read have been stored."""
     config = tmp_path / "memories.yaml"
-    config.write_text(TALK.format(policy=SPEAKS, loss="{}", data=MEMORIES.format(history=history, unit=unit)))
+    config.write_text(TALK.format(policy=SPEAKS, sft="{}", data=MEMORIES.format(history=history, unit=unit)))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lgym("fit", whole, model_folder, config, trainer__max_epochs=3)
     lgym("fit", parts, model_folder, config, trainer__max_epochs=2)
     state = checkpoint(parts)["RolloutDataModule"]
     assert state["episodic_memory"]["entries"]
-    assert "return" in state["ranks"][0]["collector"]["slots"][0]["shown"][-1]
+    assert "return" in state["ranks"][0]["collector"]["runners"][0]["shown"][-1]
     lgym("fit", parts, model_folder, config, trainer__max_epochs=3, ckpt_path="last")
     assert_same_run(whole, parts, validated_alike=False)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import set_forkserver_preload
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,13 @@ def _run(rank: int, folder: str, work: Callable[[int], Any]) -> None:
 def in_two_processes(folder: Path, work: Callable[[int], Any]) -> list[Any]:
     """The results of a function of the rank in each of two processes that know of each other: tensors and
     plain data."""
-    set_forkserver_preload(["lgym.modules", "lgym.data"])  # imported once for all processes
-    multiprocessing.start_processes(_run, args=(str(folder), work), nprocs=2, start_method="forkserver")
+    _forkserver._stop()  # type: ignore[attr-defined]  # one that other tests use has other modules
+    set_forkserver_preload(["lgym.modules", "lgym.data"])  # imported once for both processes
+    try:
+        multiprocessing.start_processes(_run, args=(str(folder), work), nprocs=2, start_method="forkserver")
+    finally:
+        _forkserver._stop()  # type: ignore[attr-defined]
+        set_forkserver_preload(["__main__"])
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

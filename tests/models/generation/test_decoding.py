@@ -48,12 +48,12 @@ def each(written):
 def recomputed(llm, prompt, reply, **settings):
     """Log-probabilities of a reply's tokens by the transformers model alone, in one pass over prompt and
     reply."""
-    logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.ids])).logits[0, len(prompt) - 1 : -1]
+    logits = llm.causal_lm(input_ids=torch.tensor([prompt + reply.token_ids])).logits[0, len(prompt) - 1 : -1]
     return (
         SamplingParams(**settings)
         .probabilities(logits)
         .log()
-        .gather(-1, torch.tensor(reply.ids)[:, None])
+        .gather(-1, torch.tensor(reply.token_ids)[:, None])
         .squeeze(-1)
     )
 
@@ -63,7 +63,7 @@ def recomputed(llm, prompt, reply, **settings):
 def test_logprobs_are_those_of_one_full_forward(llm, prompts, settings):
     """A stale key, a wrong position or a neighbour's token shows as another log-probability."""
     for prompt, reply in zip(prompts, replies_of(llm, prompts, **settings), strict=True):
-        assert len(reply.ids) == len(reply.logprobs) == 12
+        assert len(reply.token_ids) == len(reply.logprobs) == 12
         expected = recomputed(llm, prompt, reply, **settings)
         assert expected.isfinite().all()
         torch.testing.assert_close(torch.tensor(reply.logprobs), expected.float(), rtol=1e-4, atol=1e-5)
@@ -82,7 +82,7 @@ def test_greedy_is_transformers_own(llm, layout):
             do_sample=False,
             eos_token_id=None,
         )
-        assert list(reply.ids) == own[0, len(prompt) :].tolist()
+        assert list(reply.token_ids) == own[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,7 +99,7 @@ def test_every_family_generates_what_transformers_generates(family):
             do_sample=False,
             eos_token_id=None,
         )
-        assert list(reply.ids) == own[0, len(prompt) :].tolist()
+        assert list(reply.token_ids) == own[0, len(prompt) :].tolist()
 
 
 def test_the_states_at_the_prompts_ends_come_along(llm):
@@ -116,28 +116,28 @@ def test_a_reply_that_has_ended_leaves(llm):
     """Its end is kept, the others go on as if it were still there, and it costs no more tokens. Two prompts
     are the same, and what is said to them is computed once."""
     free = replies_of(llm, PROMPTS, seed=None)
-    stop = free[2].ids[3]
+    stop = free[2].token_ids[3]
     llm.tokens_computed = 0
     stopped = replies_of(llm, PROMPTS, seed=None, stop_ids=[stop])
     for before, after in zip(free, stopped, strict=True):
-        cut = before.ids.index(stop) + 1 if stop in before.ids else 12
-        assert after.ids == before.ids[:cut]
-        assert after.ended == (stop in before.ids)
-    assert stopped[2].ended
+        cut = before.token_ids.index(stop) + 1 if stop in before.token_ids else 12
+        assert after.token_ids == before.token_ids[:cut]
+        assert after.finished == (stop in before.token_ids)
+    assert stopped[2].finished
     prompts = 6 + 3 + 2 + 1  # common prefix; 7 20 21, then 22 23, then 30
-    assert llm.tokens_computed == prompts + sum(len(reply.ids) - 1 for reply in stopped[:3])
+    assert llm.tokens_computed == prompts + sum(len(reply.token_ids) - 1 for reply in stopped[:3])
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNLIKE, PROMPTS[:1]], ids=["prefix", "no prefix", "one"])
 def test_static_shapes_generate_the_same(llm, prompts):
     """The loop for GPUs, run here without its graph: ended replies stay in the batch and change nobody's."""
     free = replies_of(llm, prompts, seed=None, max_new_tokens=40)
-    stop_ids = [free[0].ids[3]]
+    stop_ids = [free[0].token_ids[3]]
     leaving = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids)
     staying = replies_of(llm, prompts, seed=None, max_new_tokens=40, stop_ids=stop_ids, static_shapes=True)
-    assert any(reply.ended for reply in staying)
+    assert any(reply.finished for reply in staying)
     for one, other in zip(leaving, staying, strict=True):
-        assert (one.ids, one.ended) == (other.ids, other.ended)
+        assert (one.token_ids, one.finished) == (other.token_ids, other.finished)
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
     for prompt, reply in zip(prompts, replies_of(llm, prompts, static_shapes=True), strict=True):
         expected = recomputed(llm, prompt, reply).float()
@@ -145,10 +145,10 @@ def test_static_shapes_generate_the_same(llm, prompts):
 
 
 def test_static_shapes_stop_when_all_have_ended(llm):
-    first = {reply.ids[0] for reply in replies_of(llm, PROMPTS, seed=None, max_new_tokens=1)}
+    first = {reply.token_ids[0] for reply in replies_of(llm, PROMPTS, seed=None, max_new_tokens=1)}
     llm.tokens_computed = 0
     replies = replies_of(llm, PROMPTS, seed=None, max_new_tokens=200, stop_ids=first, static_shapes=True)
-    assert [len(reply.ids) for reply in replies] == [1] * 4
+    assert [len(reply.token_ids) for reply in replies] == [1] * 4
     assert llm.tokens_computed == 12 + 4 * 15  # the prompts, and no more than the steps before it looks
 
 
@@ -177,7 +177,7 @@ def test_a_conversation_goes_on_from_what_is_known(llm, prompts, static):
         computed = llm.tokens_computed
         anew = written(llm, turn)
         for one, other in zip(each(after), each(anew), strict=True):
-            assert one.ids == other.ids
+            assert one.token_ids == other.token_ids
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
         torch.testing.assert_close(after.prompt_states, anew.prompt_states, rtol=1e-5, atol=1e-5)
         if number:
@@ -186,7 +186,7 @@ def test_a_conversation_goes_on_from_what_is_known(llm, prompts, static):
             )  # last token, rest, and 5 of the new reply
         known = [after.kv_cache]
         turn = [
-            p + r.ids + tuple(range(60, 61 + i))
+            p + r.token_ids + tuple(range(60, 61 + i))
             for i, (p, r) in enumerate(zip(turn, each(after), strict=True))
         ]
 
@@ -194,13 +194,13 @@ def test_a_conversation_goes_on_from_what_is_known(llm, prompts, static):
 def test_known_and_new_conversations_meet_in_one_batch(llm):
     """In any order, one going on twice, with another prefix than the new ones have."""
     first = written(llm, PROMPTS)
-    on = [p + r.ids + (77,) for p, r in zip(PROMPTS, each(first), strict=True)]
+    on = [p + r.token_ids + (77,) for p, r in zip(PROMPTS, each(first), strict=True)]
     turn = [(9, 8, 7), on[2], on[0], (1, 2, 3, 50), on[2] + (78,), (9, 8, 7)]
     mixed = written(llm, turn, [first.kv_cache])
     for one, prompt in zip(each(mixed), turn, strict=True):
-        assert one.ids == written(llm, [prompt]).responses[0].ids
+        assert one.token_ids == written(llm, [prompt]).responses[0].token_ids
         assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
-    again = [p + r.ids + (79,) for p, r in zip(turn, each(mixed), strict=True)]
+    again = [p + r.token_ids + (79,) for p, r in zip(turn, each(mixed), strict=True)]
     for one, prompt in zip(each(written(llm, again, [mixed.kv_cache])), again, strict=True):
         assert one.logprobs == pytest.approx(recomputed(llm, prompt, one).tolist(), abs=1e-5)
 
@@ -210,7 +210,7 @@ def test_a_prefix_is_kept_while_the_weights_are_fixed(llm):
     with llm.frozen_weights():
         replies_of(llm, PROMPTS, seed=None)
         llm.tokens_computed = 0
-        assert replies_of(llm, PROMPTS[:1], seed=None)[0].ids == free[0].ids
+        assert replies_of(llm, PROMPTS[:1], seed=None)[0].token_ids == free[0].token_ids
         assert llm.tokens_computed == 3 + 11
 
 
@@ -219,7 +219,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(llm):
     fixed."""
     prompt = (5, 6, 7)
     draws = replies_of(llm, [prompt] * 4000, max_new_tokens=1)
-    counts = torch.bincount(torch.tensor([reply.ids[0] for reply in draws]), minlength=260) / 4000
+    counts = torch.bincount(torch.tensor([reply.token_ids[0] for reply in draws]), minlength=260) / 4000
     expected = llm.causal_lm(input_ids=torch.tensor([prompt])).logits[0, -1].softmax(-1)
     error = (expected * (1 - expected) / 4000).sqrt() + 1e-3
     assert float(((counts - expected).abs() / error).max().detach()) < 5
@@ -245,7 +245,7 @@ def test_equal_prefixes_are_computed_once(llm, layout, max_num_seqs):
         generator=torch.Generator().manual_seed(0),
         max_num_seqs=max_num_seqs,
     )
-    said = {(prompt, reply.ids) for prompt, reply in zip(prompts, each(lot), strict=True)}
+    said = {(prompt, reply.token_ids) for prompt, reply in zip(prompts, each(lot), strict=True)}
     assert len(lot.responses) == len(said) > 60
     if layout == "tree":
         prefixes = {(prompt, ids[:length]) for prompt, ids in said for length in (1, 2)}
@@ -253,7 +253,8 @@ def test_equal_prefixes_are_computed_once(llm, layout, max_num_seqs):
         assert lot.kv_cache is not None
         for row, prompt in zip(lot.response_index, prompts, strict=True):
             assert (
-                lot.kv_cache.prefix_ids + lot.kv_cache.suffix_ids[row] == prompt + lot.responses[row].ids[:-1]
+                lot.kv_cache.prefix_ids + lot.kv_cache.suffix_ids[row]
+                == prompt + lot.responses[row].token_ids[:-1]
             )
             assert int(lot.kv_cache.lengths[row]) == len(prompt) + 2 - len(lot.kv_cache.prefix_ids)
     for prompt, reply in list(zip(prompts, each(lot), strict=True))[-12:]:
