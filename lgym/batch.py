@@ -25,7 +25,7 @@ TABLES = {"old_candidate_logprobs", "ref_candidate_logprobs"}
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """What a policy computes of a batch's responses; differentiable."""
+    """Log-probabilities, entropies and values of a batch's responses; differentiable."""
 
     logprobs: Tensor  # [B, T], 0 where `action_mask` is 0
     entropy: Tensor  # [B, T] nats, likewise
@@ -68,7 +68,7 @@ class ResponseBatch:
     """Chosen tokens per turn of the rollout, over all processes."""
 
     by_prompt: bool = False
-    """Whether minibatches are counted in distinct prompts; otherwise in distinct responses to them."""
+    """True if minibatches are counted in distinct prompts; otherwise in distinct responses to them."""
 
     returns: Tensor | None = (
         None  # [B, T], or [B, 1] before each turn: the targets of values, where a loss wants them

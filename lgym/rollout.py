@@ -32,7 +32,7 @@ class Prompt:
     """The observation as the agent wrote it, or the part of it that fits."""
 
     shortened: bool = False
-    """Whether that is not the whole observation."""
+    """True if that is not the whole observation."""
 
     _hash: int = field(init=False, repr=False)
 
@@ -66,7 +66,7 @@ class Response:
     """[T] nats, under the distribution that each token was sampled from; 0 where it was not sampled."""
 
     finished: bool
-    """Whether it ended by itself, with a stop token, a stop text or a choice; otherwise the limit cut it."""
+    """True if it ended by itself, with a stop token, a stop text or a choice; otherwise the limit cut it."""
 
     text: str = ""
     """The response in words, without a stop token."""

@@ -1,4 +1,4 @@
-"""What passes between the parts of lgym, in plain Python: nothing here imports torch.
+"""Types that pass between the parts of lgym, in plain Python: nothing here imports torch.
 
 Sizes, from small to large: token < turn (one observation and one answer) < episode < group < rollout.
 """
@@ -32,10 +32,10 @@ class ParsedAction:
     """The environment's action read from a text. A failure to parse is data, not an exception."""
 
     action: Any
-    """What goes to `env.step`; `None` where `ok` is false."""
+    """The argument of `env.step`; `None` where `ok` is false."""
 
     ok: bool = True
-    """Whether the text named an action."""
+    """True if the text named an action."""
 
     reason: str = ""
     """Why not, where `ok` is false."""
@@ -64,7 +64,7 @@ class Episode:
     """One played episode, as a person reads it."""
 
     seed: int
-    """What `env.reset` was given."""
+    """The seed of `env.reset`."""
 
     system_prompt: str
     turns: list[Turn] = field(default_factory=list)
@@ -92,14 +92,14 @@ class Policy(Protocol):
     """The acting side of a policy, as the data side calls it."""
 
     generates_text: bool
-    """Whether it writes free text, alone or before a choice."""
+    """True if it writes free text, alone or before a choice."""
 
     scores_candidates: bool
-    """Whether it chooses between the agent's candidates."""
+    """True if it chooses between the agent's candidates."""
 
     @property
     def has_critic(self) -> bool:
-        """Whether it has state values; otherwise they are NaN."""
+        """True if it has state values; otherwise they are NaN."""
         ...
 
     def act(
@@ -146,7 +146,7 @@ class Learner(Protocol):
 
     @property
     def uses_sft(self) -> bool:
-        """Whether demonstrated turns are learned from in any rollout."""
+        """True if any rollout learns from demonstrated turns."""
         ...
 
     def inference(self) -> AbstractContextManager[Any]:

@@ -50,6 +50,20 @@ def test_no_retired_word_is_used():
     assert not found, "\n".join(found)
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """A docstring that begins with a question word, or in the middle of a sentence, tells the reader nothing
+    yet."""
+    riddle = re.compile(r'"""(?:What|How|Whether|Where|Of|Within|As|Those)\b')
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()}"
+        for path in project_files()
+        if path.suffix == ".py" and path.is_relative_to(ROOT / "lgym")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if riddle.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize(
     "text", ["by TextPPO", "normalised", "a Slot ", "colours", "loss.normalise_by: reply"]
 )

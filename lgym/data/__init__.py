@@ -1,4 +1,4 @@
-"""What happened: live episodes, recorded token for token; and what else there is to learn from."""
+"""Live episodes, recorded token for token, and demonstrations to learn from."""
 
 from lgym.data.datamodule import RolloutDataModule
 from lgym.data.dataset import RolloutDataset

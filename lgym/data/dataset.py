@@ -185,7 +185,7 @@ def warm_up_episodes(num_envs: int, group_size: int, episodes_per_rollout: int |
 
 
 def loader(dataset: IterableDataset) -> DataLoader:
-    """Of a dataset of this file. Batches come ready from it; worker processes would not have the policy. A
+    """A loader of these datasets. Batches come ready from it; worker processes would not have the policy. A
     loader draws a number whenever it is iterated: from a generator of its own, so that an evaluation more
     leaves the run's randomness as it was."""
     return DataLoader(

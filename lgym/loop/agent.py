@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lgym.loop.learner import LoopLearner
 
 NOT_FOUND = (ValueError, LookupError, AttributeError, TypeError)
-"""What reading a text raises where the action is not in it: a failed `int`, a missing key, no match to take a
+"""Errors of reading a text where the action is not in it: a failed `int`, a missing key, no match to take a
 group of."""
 
 
@@ -112,8 +112,8 @@ class Agent(TextAgent):
         failure."""
 
     def parse(self, text: str) -> ParsedAction:
-        """What `extract_action` says of a reply, as data; after JSON and `pattern` where the agent has set
-        them."""
+        """The result of `extract_action` for a reply, as data; after JSON and `pattern` where the agent has
+        set them."""
         return read_action(
             text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern
         )
@@ -202,11 +202,11 @@ class Agent(TextAgent):
 
     @property
     def current_episode_rewards(self) -> list[float]:
-        """What each turn of the episode in hand was paid."""
+        """The reward of each turn of the current episode."""
         return self._trained.rewards
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes into `torch.save` to go on from the last update: what is trained, the optimizer's state,
+        """The state to `torch.save` and go on from the last update: what is trained, the optimizer's state,
         chance."""
         return self._trained.state_dict()
 

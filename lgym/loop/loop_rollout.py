@@ -27,7 +27,7 @@ class LoopEpisode:
     turns: list[LoopTurn] = field(default_factory=list)
     truncated: bool = False
     last_value: float = 0.0
-    """Of the observation that the last turn led to; 0 where the game was over."""
+    """The value of the observation that the last turn led to; 0 where the game was over."""
 
 
 def rollout_of(episodes: Sequence[LoopEpisode], seconds: float) -> Rollout:

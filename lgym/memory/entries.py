@@ -22,10 +22,10 @@ class Memory(NamedTuple):
     """The agent's summary of it."""
 
     mean_return: float
-    """Of an episode its return; of a turn the return-to-go. Undiscounted."""
+    """The return of an episode, or the return-to-go of a turn; undiscounted."""
 
     age: int
     """The rollouts played since; 0 for the last one."""
 
     similarity: float
-    """Of the observation then to the one now, 0 to 1."""
+    """Similarity of the observation then to the one now, 0 to 1."""

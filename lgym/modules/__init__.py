@@ -1,4 +1,4 @@
-"""How the policy learns: the base LightningModule and its algorithms, one per file."""
+"""Algorithms: the base LightningModule, and one file each."""
 
 from lgym.modules.a2c import A2C
 from lgym.modules.base import PolicyLearner

@@ -52,10 +52,10 @@ class PolicyLearner(OptimizedModule, ABC):
     (`estimate_advantages`)."""
 
     has_critic = False
-    """Whether the model has a value head, which `critic` trains."""
+    """True if the model has a value head, which `critic` trains."""
 
     compares_groups = False
-    """Whether advantages compare the episodes of a group."""
+    """True if advantages compare the episodes of a group."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class PolicyLearner(OptimizedModule, ABC):
         return "policy/approx_kl" if self.policy.generates_text else "policy/old_kl"
 
     def _brakes(self, kl: Tensor, num_turns: int) -> bool:
-        """Whether a minibatch's policy is too far from the behavior policy; of all processes, so that they
+        """Check if a minibatch's policy is too far from the behavior policy; of all processes, so that they
         step alike."""
         target = self.loss_config.target_kl
         if target is None or self.warming_up:
@@ -255,7 +255,7 @@ class PolicyLearner(OptimizedModule, ABC):
 
     @property
     def warming_up(self) -> bool:
-        """Whether the rollout at hand trains the value alone: the first `value_warmup`, behind those of
+        """True while rollouts train the value alone: the first `value_warmup`, behind those of
         `sft.rollouts`. (Asked when it learns: when a resumed run prepares a rollout, `rollouts_undone` is not
         restored yet.)"""
         return self.rollouts_learned < self.sft.rollouts + self.critic.value_warmup

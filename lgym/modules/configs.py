@@ -46,10 +46,10 @@ class LossConfig:
     carried the policy on, and ever harder as an action's probability nears 0."""
 
     target_kl: float | None = None
-    """Where a minibatch's policy is this far (nats) from the behavior policy, its step leaves out the
-    policy's loss and the entropy, and keeps the value's loss and the divergences, which pull it back; with
-    `old_kl_coef: 0` nothing does, and no step is taken. Null never leaves anything out. `optim/steps_braked`
-    counts these steps."""
+    """A brake: where a minibatch's policy is this far (nats) from the behavior policy, its step leaves out
+    the policy's loss and the entropy, and keeps the value's loss and the divergences, which pull it back;
+    with `old_kl_coef: 0` nothing does, and no step is taken. Null never leaves anything out.
+    `optim/steps_braked` counts these steps."""
 
     kl_coef: float = 0.0
     """Weight of the divergence from the frozen reference, per nat; 0 never runs the reference."""
@@ -58,7 +58,7 @@ class LossConfig:
     """The estimator of that divergence for free text."""
 
     kl_in: KLPlace = "loss"
-    """Where that divergence counts: as a term of the loss, or subtracted from the rewards before advantages
+    """The place of that divergence: a term of the loss, or subtracted from the rewards before advantages
     are estimated."""
 
     loss_aggregation: LossAggregation = "sequence_mean"
@@ -92,8 +92,8 @@ class CriticConfig:
     """Weight of the value loss."""
 
     value_clip: float | None = None
-    """How far a value may move from the one at rollout time, in rewards, before its loss is cut off; null
-    does not clip."""
+    """Distance that a value may move from the one at rollout time, in rewards, before its loss is cut off;
+    null does not clip."""
 
     value_lr_scale: float = 5.0
     """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while

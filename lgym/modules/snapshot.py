@@ -37,7 +37,7 @@ def put_back(module: PolicyLearner, optimizers: Sequence[Optimizer], saved: Mapp
 
 
 def all_finite(module: torch.nn.Module) -> bool:
-    """Whether every trained weight is a number, in every process."""
+    """Check that every trained weight is finite, in every process."""
     found = torch.stack([p.detach().isfinite().all() for p in module.parameters() if p.requires_grad])
     return not distributed.all_reduce_any(~found.all())
 

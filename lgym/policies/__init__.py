@@ -1,4 +1,4 @@
-"""How the language model acts."""
+"""Policies: the ways in which a language model acts."""
 
 from lgym.policies.candidates import CandidatePolicy
 from lgym.policies.generation import GenerationPolicy

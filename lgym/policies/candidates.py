@@ -92,7 +92,7 @@ class CandidatePolicy(LLMPolicy):
         return logprobs, self.llm.values(prompt_states.detach() if self.detach_value else prompt_states)
 
     def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
-        """As of any policy, with T = 1: a choice is one decision, whose whole distribution is known."""
+        """See `LLMPolicy`; T = 1, since a choice is one decision, whose whole distribution is known."""
         logprobs, values = self(batch.prompts)
         rows, old, ref = batch.prompt_index, batch.old_candidate_logprobs, batch.ref_candidate_logprobs
         return PolicyOutput(
@@ -110,7 +110,7 @@ class CandidatePolicy(LLMPolicy):
     def act(
         self, prompts: Prompts, rng: Rng, *, keep_kv_cache: bool = True, bootstrap: Prompts = ()
     ) -> tuple[list[Response], Tensor]:
-        """As of any policy. Each distinct prompt is computed once while the weights are frozen."""
+        """See `LLMPolicy`. Each distinct prompt is computed once while the weights are frozen."""
         cache = self._distributions([*bootstrap, *prompts], extendable=prompts if keep_kv_cache else ())
         return cache.act(prompts, rng), torch.from_numpy(cache.values[cache.index(prompts)])
 

@@ -59,7 +59,7 @@ class Choice:
         )
 
     def sequences(self, prompts: Sequence[Prompt]) -> list[list[TokenIds]]:
-        """What has to be run behind each prompt to score its candidates: all but the last token of each."""
+        """Token sequences to run behind each prompt to score its candidates: all but each last token."""
         if all(map(self.needs_only_ends, prompts)):
             return [[()] for _ in prompts]
         return [[ids[:-1] for ids in prompt.candidate_ids] for prompt in prompts]

@@ -42,7 +42,7 @@ class LLMPolicy(nn.Module, ABC):
 
     @property
     def has_critic(self) -> bool:
-        """Whether the model has a value head."""
+        """True if the model has a value head."""
         return self.llm.value_head is not None
 
     @property

@@ -97,7 +97,7 @@ class TextPolicy(LLMPolicy):
     def act(
         self, prompts: Prompts, rng: Rng, *, keep_kv_cache: bool = True, bootstrap: Prompts = ()
     ) -> tuple[list[Response], Tensor]:
-        """As of any policy; equal prompts get responses of their own."""
+        """See `LLMPolicy`; equal prompts get responses of their own."""
         generator = make_generator(self.llm, rng)
         responses: dict[int, Response] = {}
         values: dict[int, Tensor] = {}
@@ -120,7 +120,7 @@ class TextPolicy(LLMPolicy):
         """The response to each prompt of a chunk."""
 
     def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
-        """As of any policy; each distinct response to a prompt is computed once."""
+        """See `LLMPolicy`; each distinct response to a prompt is computed once."""
         distinct, rows = batch.distinct()
         return self._evaluate_distinct(distinct, entropy_gradient=entropy_gradient).index(rows)
 

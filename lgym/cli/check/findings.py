@@ -1,4 +1,4 @@
-"""What would make training useless, with its remedy; and what is odd and may be intended."""
+"""Findings of a check: problems that would make training useless, with their remedy, and oddities."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -65,7 +65,7 @@ class SFTSampler:
 
     @property
     def has_demonstrations(self) -> bool:
-        """Whether there are demonstrations, whatever is played."""
+        """True if there are demonstrations, whatever is played."""
         return bool(self._demonstrations)
 
     def demonstrations(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
@@ -109,7 +109,7 @@ class SFTSampler:
 def load_demonstrations(
     sources: Sequence[DemonstrationSource], agent: TextAgent, make_env: Callable[[], gymnasium.Env]
 ) -> list[Demonstration]:
-    """Those of all sources, in order."""
+    """The demonstrations of all sources, in order."""
     return [demonstration for source in sources for demonstration in source.demonstrations(agent, make_env)]
 
 

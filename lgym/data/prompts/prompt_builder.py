@@ -99,7 +99,7 @@ class PromptBuilder:
         return self._add(key, prompt_ids, observation_text, shortened=shortened) if known is None else known
 
     def readable(self, observation_text: str, candidates: Sequence[str] | None = None) -> str:
-        """As much of an observation as `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow.
+        """The part of an observation that `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow.
 
         Given its candidates, as much as fits a prompt of its own with the longest of them.
         """

@@ -195,7 +195,7 @@ class Collector:
         self.counts.played += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every environment stands; plain numbers and texts."""
+        """The episode of every environment, in plain numbers and texts."""
         return {
             "episodes_started": self._episodes_started,
             "counts": asdict(self.counts),

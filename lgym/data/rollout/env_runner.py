@@ -50,12 +50,12 @@ class EnvRunner:
 
     @property
     def history(self) -> int | str:
-        """How many earlier turns a prompt shows."""
+        """The number of earlier turns that a prompt shows."""
         return self._prompts.history
 
     @property
     def parsed(self) -> bool:
-        """Whether an action could be read from the last response."""
+        """True if an action could be read from the last response."""
         return self._reader.parsed
 
     @property
