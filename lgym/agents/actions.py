@@ -169,7 +169,7 @@ def _bin_names(env: gymnasium.Env) -> list[str] | None:
     return None
 
 
-def _require_part_names(names: Names, sizes: Sequence[int], space: gymnasium.Space) -> None:
+def _require_part_names(names: Names, sizes: Sequence[int], space: gymnasium.Space[Any]) -> None:
     if len(names) != len(sizes) or any(isinstance(part, str) for part in names):
         raise ConfigError(
             f"actions are named {list(names)}; {space} needs {len(sizes)} lists of names, such as "
@@ -181,7 +181,7 @@ def _require_part_names(names: Names, sizes: Sequence[int], space: gymnasium.Spa
             raise ConfigError(f"actions are named {list(part)}; a comma separates the parts of {space}.")
 
 
-def _require_names(names: Sequence[str], count: int, space: gymnasium.Space) -> None:
+def _require_names(names: Sequence[str], count: int, space: gymnasium.Space[Any]) -> None:
     if len(names) != count or len({name.strip().casefold() for name in names}) < count:
         raise ConfigError(f"actions are named {list(names)}; {space} needs {count} different names.")
 

@@ -33,7 +33,7 @@ class BasicStrategy:
 
     def act(self, observation: blackjack.State, info: Mapping[str, Any]) -> int:
         player_sum, dealer_card, usable_ace = (int(part) for part in observation)
-        return self._action[player_sum, dealer_card, usable_ace]
+        return int(self._action[player_sum, dealer_card, usable_ace])
 
 
 class DealersRule:

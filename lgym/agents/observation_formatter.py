@@ -35,7 +35,7 @@ class ObservationFormatter:
 
     def __init__(
         self,
-        space: gymnasium.Space,
+        space: gymnasium.Space[Any],
         names: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
         decimals: int | Mapping[str, int] | None = None,
         units: Mapping[str, str] | None = None,
@@ -60,7 +60,7 @@ class ObservationFormatter:
         parts = self._format(observation)
         return ("\n" if any("\n" in part for part in parts) else ", ").join(parts)
 
-    def _formatter(self, space: gymnasium.Space, label: str) -> Format:
+    def _formatter(self, space: gymnasium.Space[Any], label: str) -> Format:
         if isinstance(space, Dict):
             return _each(
                 [(key, self._formatter(part, _join(label, str(key)))) for key, part in space.items()]
@@ -117,12 +117,12 @@ class ObservationFormatter:
     def _decimals(self, label: str, decimals: int | None) -> int | None:
         if decimals is None:  # whole numbers have none, whatever is set
             return None
-        return self._setting(
-            "decimals", label, decimals if self._default_decimals is None else self._default_decimals
-        )
+        default = decimals if self._default_decimals is None else self._default_decimals
+        setting: int | None = self._setting("decimals", label, default)
+        return setting
 
     def _names(self, label: str, count: int) -> Sequence[str]:
-        names = self._setting("names", label)
+        names: Sequence[str] | None = self._setting("names", label)
         if names is None:
             return [str(number) for number in range(count)]
         if len(names) != count or len(set(names)) < count:

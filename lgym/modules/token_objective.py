@@ -102,12 +102,12 @@ def policy_objective(
         A scalar; 0.0 where no term is left.
     """
     mask = batch.action_mask
-    divisors = {
+    divisors: dict[str, Tensor | float] = {
         "sequence_mean": mask.sum(1, keepdim=True).clamp(min=1),
         "token_mean": batch.mean_tokens,
         "max_length": max_new_tokens,
     }
-    parts = [
+    parts: list[Tensor] = [
         weight * getattr(terms, name) for name, weight in weights.items() if getattr(terms, name) is not None
     ]
     if not parts:

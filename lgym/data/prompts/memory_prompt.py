@@ -10,7 +10,7 @@ from lgym.plain_text import replace_surrogates, truncate_middle
 from lgym.types import ConfigError
 
 REMEMBERED_CHARACTERS = 10_000
-"""Limit of one observation; memories are compared with each other, which takes the product of their lengths."""
+"""Limit of one observation: comparing two memories takes the product of their lengths."""
 
 
 class MemoryPrompt:
