@@ -69,20 +69,25 @@ def test_logprobs_are_those_of_one_full_forward(llm, prompts, settings):
         torch.testing.assert_close(torch.tensor(reply.logprobs), expected.float(), rtol=1e-4, atol=1e-5)
 
 
+def greedy_by_transformers(llm, prompt):
+    """The 12 tokens that `generate` of transformers appends to one prompt."""
+    ids = torch.tensor([prompt])
+    generated = llm.causal_lm.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    return generated[0, len(prompt) :].tolist()
+
+
 @pytest.mark.parametrize("layout", ["tree", "prefix_cache", "padded"])
 def test_greedy_is_transformers_own(llm, layout):
     """Against `generate`, one prompt at a time."""
     llm.layout = layout
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS, seed=None), strict=True):
-        ids = torch.tensor([prompt])
-        own = llm.causal_lm.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=12,
-            do_sample=False,
-            eos_token_id=None,
-        )
-        assert list(reply.token_ids) == own[0, len(prompt) :].tolist()
+        assert list(reply.token_ids) == greedy_by_transformers(llm, prompt)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -91,15 +96,7 @@ def test_every_family_generates_what_transformers_generates(family):
     model, _ = model_of(family)
     llm = wrapped(model)
     for prompt, reply in zip(PROMPTS, replies_of(llm, PROMPTS, seed=None), strict=True):
-        ids = torch.tensor([prompt])
-        own = llm.causal_lm.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=12,
-            do_sample=False,
-            eos_token_id=None,
-        )
-        assert list(reply.token_ids) == own[0, len(prompt) :].tolist()
+        assert list(reply.token_ids) == greedy_by_transformers(llm, prompt)
 
 
 def test_the_states_at_the_prompts_ends_come_along(llm):
