@@ -240,7 +240,7 @@ def run(module: Any, changes: dict[str, Any], folder: Path) -> dict[str, list[fl
         "max_episode_steps": 3,
         "log_episodes_per_rollout": 0,
     }
-    data = RolloutDataModule("Golden-v0", Player(), **{**settings, **changes})
+    data = RolloutDataModule(env="Golden-v0", agent=Player(), **{**settings, **changes})
     record = Record()
     trainer = L.Trainer(
         accelerator="cpu",

@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 
 from helpers.runs import assert_same_run, checkpoint, scalars
-from lgym.modules.sharded_weights import require_whole_weights
+from lgym.modules.config_checks import require_whole_weights
 
 HERE = Path(__file__).parent
 YAML = """

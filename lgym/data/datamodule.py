@@ -1,8 +1,8 @@
 """The data side of a run: its environment, its agent, and the amount of play between two updates."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -11,132 +11,42 @@ from torch.utils.data import DataLoader
 
 from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
-from lgym.data import stages, validation
-from lgym.data.dataset import RolloutDataset, loader, warm_up_episodes
-from lgym.data.imitation.best_episodes import BestEpisodeBuffer
-from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
+from lgym.data import validation
+from lgym.data.data_config import DataConfig
+from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, returns_and_lengths, transcripts
+from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
 from lgym.data.prompts.action_candidates import candidates_of
-from lgym.data.prompts.conversation import History
 from lgym.data.prompts.episode_prompts import EpisodePrompts
-from lgym.data.prompts.memory_prompt import MemoryPrompt
+from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.rollout.collector import Collector
+from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.training_play import TrainingPlay
-from lgym.data.sharding import rank_state
-from lgym.envs.make import EnvWrapper, portable
-from lgym.memory import EpisodicMemory, WorkingMemory
+from lgym.data.seeds import first_reset_seed, stream
+from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
+from lgym.envs.make import make_env, portable
+from lgym.envs.workers import worker_envs
 from lgym.rollout import Prompt
 from lgym.types import Episode, Learner
 
 
-class RolloutDataModule(L.LightningDataModule):
+class RolloutDataModule(DataConfig, L.LightningDataModule):
     """Plays live episodes to fill each batch. One Lightning epoch is one rollout."""
 
-    def __init__(
-        self,
-        env: str,
-        agent: TextAgent | None = None,
-        env_kwargs: dict[str, Any] | None = None,
-        eval_env_kwargs: dict[str, Any] | None = None,
-        test_env_kwargs: dict[str, Any] | None = None,
-        wrappers: list[EnvWrapper] | None = None,
-        max_episode_steps: int | None = None,
-        num_envs: int = 16,
-        subprocess_envs: bool = False,
-        env_timeout: float = 60.0,
-        episodes_per_rollout: int | None = None,
-        turns_per_rollout: int | None = None,
-        update_epochs: int = 4,
-        minibatch_size: int = 32,
-        group_size: int = 1,
-        dynamic_sampling_groups: int = 0,
-        history: History = 0,
-        max_observation_tokens: int | None = None,
-        working_memory: WorkingMemory | None = None,
-        episodic_memory: EpisodicMemory | None = None,
-        demonstrations: list[DemonstrationSource] | None = None,
-        self_imitation: BestEpisodeBuffer | None = None,
-        sft_batch_size: int = 32,
-        eval_episodes: int = 100,
-        log_episodes_per_rollout: int = 4,
-        seed: int = 0,
-    ) -> None:
+    agent: TextAgent  # `GeneralAgent` where none is given
+
+    def __init__(self, **settings: Any) -> None:
         """
         Args:
-            env: id of a Gymnasium environment, such as Blackjack-v1; `package:Env-v0` imports the package
-                first.
-            agent: words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any.
-            env_kwargs: keyword arguments of the environment's constructor.
-            eval_env_kwargs: those in which validate, test and predict differ, such as games kept apart.
-            test_env_kwargs: those in which test differs from validate, such as games that no choice was made
-                by.
-            wrappers: gymnasium wrappers by class_path, such as gymnasium.wrappers.ClipReward; the last is
-                outermost.
-            max_episode_steps: turns after which an episode is truncated; null takes the environment's own
-                limit.
-            num_envs: environments played together.
-            subprocess_envs: run each environment in a process of its own: for those that are slow, or that
-                may crash or hang. A process that does is replaced, and its episode dropped and begun anew.
-            env_timeout: seconds after which a process that has not answered hangs; it makes its environment
-                in them.
-            episodes_per_rollout: whole episodes played between two updates. Give this or turns_per_rollout.
-            turns_per_rollout: turns played between two updates, over all environments; a multiple of
-                num_envs. Episodes continue in the next rollout.
-            update_epochs: passes over each rollout.
-            minibatch_size: distinct prompts in a minibatch, with every turn that was played from them; of a
-                text-generating policy, distinct responses, with every turn that gave them.
-            group_size: episodes in a row from one reset seed in training, which grouped estimators (GRPO)
-                compare. A divisor of episodes_per_rollout.
-            dynamic_sampling_groups: the most groups that a rollout plays beside its own, one for each whose
-                returns were all the same (DAPO).
-            history: earlier turns of its episode that a prompt shows: 0 for none, a number, or `full`. Of
-                more than the model's context takes, the older half is left out at once.
-            max_observation_tokens: limit of one observation; the middle of a longer one is left out, and
-                counted. Null is as many as the model's context leaves beside the system prompt.
-            working_memory: shows the last turns of the episode above each observation:
-                lgym.memory.WorkingMemory.
-            episodic_memory: stores the turns of training's episodes, and shows those that are like the
-                observation: lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing.
-            demonstrations: turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
-                lgym.data.ExpertDemonstrations. The model's `sft` has their weight.
-            self_imitation: supervised learning from the run's own best episodes: lgym.data.BestEpisodeBuffer.
-            sft_batch_size: demonstrated turns beside each minibatch.
-            eval_episodes: episodes that validate and test play in each mode, greedy and sampled; predict as
-                many.
-            log_episodes_per_rollout: episodes of a rollout whose text goes to TensorBoard.
-            seed: of everything random on this side: reset seeds, sampled actions, the order of minibatches.
+            **settings: the fields of `lgym.data.data_config.DataConfig`.
         """
-        super().__init__()
-        self.env = env
-        self.agent = GeneralAgent() if agent is None else agent
-        self.env_kwargs = env_kwargs
-        self.eval_env_kwargs = eval_env_kwargs
-        self.test_env_kwargs = test_env_kwargs
-        self.wrappers = [portable(wrapper) for wrapper in wrappers or []]
-        self.max_episode_steps = max_episode_steps
-        self.num_envs = num_envs
-        self.subprocess_envs = subprocess_envs
-        self.env_timeout = env_timeout
-        self.episodes_per_rollout = episodes_per_rollout
-        self.turns_per_rollout = turns_per_rollout
-        self.update_epochs = update_epochs
-        self.minibatch_size = minibatch_size
-        self.group_size = group_size
-        self.dynamic_sampling_groups = dynamic_sampling_groups
-        self.history = history
-        self.max_observation_tokens = max_observation_tokens
-        self.working_memory = working_memory
-        self.episodic_memory = episodic_memory
-        self.demonstrations = demonstrations or []
-        self.self_imitation = self_imitation
-        self.sft_batch_size = sft_batch_size
-        self.eval_episodes = eval_episodes
-        self.log_episodes_per_rollout = log_episodes_per_rollout
-        self.seed = seed
-        validation.require_sound(self)
+        super().__init__(**settings)
+        L.LightningDataModule.__init__(self)
         self.prefetched_observations: Sequence[Any] = ()
-        self.agents = stages.agents_of(self)
-        self._offers_candidates = stages.bind_agents(self)
+        self.agent = self.agent or GeneralAgent()
+        self._offers_candidates = True
+        self.agents = self._bind_agents(self.agent)
         self._play: TrainingPlay | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
@@ -154,11 +64,59 @@ class RolloutDataModule(L.LightningDataModule):
         if stage == "fit":
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
-            self._demonstrated = load_demonstrations(self.demonstrations, self.agent, self.make_env)
+            self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
+
+    def _bind_agents(self, agent: TextAgent) -> dict[str, TextAgent]:
+        """The agent as each stage plays it, bound to its environment: a copy wherever that differs."""
+        evaluated = deepcopy(agent) if self.eval_env_kwargs else agent
+        tested = deepcopy(agent) if self.test_env_kwargs else evaluated
+        agents = {"fit": agent, "validate": evaluated, "predict": evaluated, "test": tested}
+        differing = {"validate": self.eval_env_kwargs, "test": self.test_env_kwargs}
+        for stage in ("fit", *filter(differing.get, differing)):
+            env = self.make_env(stage)
+            agents[stage].bind(env)
+            self._offers_candidates &= validation.offers_candidates(agents[stage], env, self.seed)
+        return agents
+
+    def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
+        """A function that makes an environment as a stage plays it: fit, validate, test or predict."""
+        kwargs = self.env_kwargs or {}
+        if stage != "fit":
+            kwargs = kwargs | (self.eval_env_kwargs or {})
+        if stage == "test":
+            kwargs = kwargs | (self.test_env_kwargs or {})
+        wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
+        return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers)
 
     def make_env(self, stage: str = "fit") -> gymnasium.Env:
-        """An environment as a stage plays it: fit, validate, test or predict."""
-        return stages.env_maker(self, stage)()
+        """An environment as a stage plays it."""
+        return self.env_maker(stage)()
+
+    def make_collector(self, stage: str, kept_transcripts: int = 0) -> Collector:
+        """The environments of a stage, with their reset seeds, in this process of the run."""
+        make = self.env_maker(stage)
+        first_episode, episodes = shard_range(self.eval_episodes)
+        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
+        envs = (
+            worker_envs(make, count, self.env_timeout)
+            if self.subprocess_envs
+            else [make() for _ in range(count)]
+        )
+        runners = [EnvRunner(env, self.episode_prompts(stage)) for env in envs]
+        if stage != "fit":  # the same episodes, however many processes share them
+            seed = first_reset_seed(self.seed, stage) + first_episode
+            return Collector(runners, seed, kept_transcripts, prefetched=self._prefetched)
+        memory, summarize = self.episodic_memory, partial(summary, self.agents[stage])
+        store = None if memory is None else partial(memory.store, summarize=summarize)
+        return Collector(
+            runners,
+            first_reset_seed(self.seed, stage, distributed.rank(), distributed.world_size()),
+            kept_transcripts,
+            group_size=self.group_size,
+            remember=store_from_all_ranks(store),
+            dynamic_sampling_groups=self.dynamic_sampling_groups,
+            prefetched=self._prefetched,
+        )
 
     def memory_prompt(self, stage: str = "fit") -> MemoryPrompt:
         """The memories as one environment's agent reads them."""
@@ -204,21 +162,17 @@ class RolloutDataModule(L.LightningDataModule):
             for observation in observations
         ]
 
+    def _prefetched(self) -> list[Prompt]:
+        return self.prompts(self.prefetched_observations)
+
     def train_dataloader(self) -> DataLoader:
         """Minibatches of one rollout, which is played each time the loader is iterated."""
-        play = self._training_play()
         self._dataset = RolloutDataset(
             self.learner,
-            play.collector,
-            play.rngs["actions"],
-            play.rngs["order"],
-            episodes=self.episodes_per_rollout,
-            turns=self.turns_per_rollout,
-            update_epochs=self.update_epochs,
-            minibatch_size=self.minibatch_size,
-            progress=self.show_progress,
-            sft_sampler=self._sft_sampler(),
-            warm_up_episodes=warm_up_episodes(self.num_envs, self.group_size, self.episodes_per_rollout),
+            self._training_play(),
+            self,
+            self.show_progress,
+            self._sft_sampler(),
             rollouts=self._rollouts_before,
             limit=getattr(self.trainer, "max_epochs", None),
         )
@@ -226,17 +180,33 @@ class RolloutDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return [stages.evaluation_loader(self, "validate", greedy=greedy) for greedy in (True, False)]
+        return [self._evaluation_loader("validate", greedy=greedy) for greedy in (True, False)]
 
     def test_dataloader(self) -> list[DataLoader]:
         """The same as `val_dataloader`, with other episodes."""
-        return [stages.evaluation_loader(self, "test", greedy=greedy) for greedy in (True, False)]
+        return [self._evaluation_loader("test", greedy=greedy) for greedy in (True, False)]
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
-        return stages.evaluation_loader(
-            self, "predict", outcome=lambda collector, rollout: collector.transcripts
+        return self._evaluation_loader("predict", kept_transcripts=self.eval_episodes, outcome=transcripts)
+
+    def _evaluation_loader(
+        self,
+        stage: str,
+        *,
+        greedy: bool = False,
+        kept_transcripts: int = 0,
+        outcome: Any = returns_and_lengths,
+    ) -> DataLoader:
+        dataset = EvaluationDataset(
+            self.learner,
+            partial(self.make_collector, stage, kept_transcripts),
+            seed=None if greedy else stream(self.seed, stage, "actions", distributed.rank()),
+            episodes=shard_range(self.eval_episodes)[1],
+            progress=self.show_progress,
+            outcome=outcome,
         )
+        return loader(dataset)
 
     def state_dict(self) -> dict[str, Any]:
         """Random states, every environment's episode and the memories; plain numbers and texts."""
@@ -281,9 +251,7 @@ class RolloutDataModule(L.LightningDataModule):
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""
         if self._play is None:
-            self._play = TrainingPlay(
-                self.seed, stages.make_collector(self, "fit", self.log_episodes_per_rollout)
-            )
+            self._play = TrainingPlay(self.seed, self.make_collector("fit", self.log_episodes_per_rollout))
             if self._restored is not None:
                 self._rollouts_before = self._restored["rollouts"]
                 if (state := rank_state(self._restored["ranks"])) is not None:

@@ -1,9 +1,7 @@
 """Live data: an iterable that plays a rollout and hands out its minibatches."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +9,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lgym.batch import EpisodeStatistics
+from lgym.data.data_config import DataConfig
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.rollout.collector import Collector, Progress
+from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
 from lgym.rollout import Rollout
-from lgym.types import Learner
+from lgym.types import Episode, Learner
 
 
 class InFlight:
@@ -33,6 +33,7 @@ class InFlight:
         return self.batch.to(device) if hasattr(self.batch, "to") else self.batch
 
 
+@dataclass(eq=False)
 class RolloutDataset(IterableDataset):
     """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches;
     while only demonstrations are learned, K passes over these.
@@ -40,53 +41,22 @@ class RolloutDataset(IterableDataset):
     It has no length, since the number of distinct prompts is known only when it has been played.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        collector: Collector,
-        action_rng: np.random.Generator,
-        order_rng: np.random.Generator,
-        *,
-        episodes: int | None,
-        turns: int | None,
-        update_epochs: int,
-        minibatch_size: int,
-        progress: Progress,
-        sft_sampler: SFTSampler | None = None,
-        warm_up_episodes: int | None = None,
-        rollouts: int = 0,
-        limit: int | None = None,
-    ) -> None:
-        """
-        Args:
-            learner: whose policy plays, and who prepares what to learn.
-            collector: the environments.
-            action_rng: of sampled actions.
-            order_rng: of the order of minibatches and the draws of what is imitated.
-            episodes: to play in a rollout, or `None`.
-            turns: likewise.
-            update_epochs: passes over a rollout.
-            minibatch_size: as the batch counts it.
-            progress: told how far the playing is.
-            sft_sampler: demonstrated turns to learn from beside each minibatch.
-            warm_up_episodes: to play in place of `episodes` where only demonstrations are learned: to see how
-                it gets on.
-            rollouts: how many were played before.
-            limit: how many there are to be; `None` or a negative number is any number.
-        """
-        self.learner = learner
-        self.collector = collector
-        self.sft_sampler = sft_sampler
-        self.action_rng = action_rng
-        self.order_rng = order_rng
-        self.episodes = episodes
-        self.turns = turns
-        self.update_epochs = update_epochs
-        self.minibatch_size = minibatch_size
-        self.progress = progress
-        self.warm_up_episodes = warm_up_episodes
-        self.rollouts = rollouts
-        self.limit = limit
+    learner: Learner
+    """Whose policy plays, and who prepares what to learn."""
+
+    play: TrainingPlay
+    settings: DataConfig
+    progress: Progress
+    """Told how far the playing is."""
+
+    sft_sampler: SFTSampler | None = None
+    """Demonstrated turns to learn from beside each minibatch."""
+
+    rollouts: int = 0
+    """Rollouts played before."""
+
+    limit: int | None = None
+    """Rollouts to play in all; `None` or a negative number is any number."""
 
     def __iter__(self) -> Iterator[InFlight]:
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
@@ -95,9 +65,7 @@ class RolloutDataset(IterableDataset):
         warming_up = (
             sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
         )
-        rollout = self._play(
-            self.warm_up_episodes if warming_up and self.episodes is not None else self.episodes
-        )
+        rollout = self.play_rollout(warm_up_episodes(self.settings) if warming_up else None)
         self.rollouts += 1
         if sampler is not None:
             sampler.add_rollout(rollout)
@@ -109,55 +77,60 @@ class RolloutDataset(IterableDataset):
 
     def _passes(self, batch: Any) -> Iterator[Any]:
         """Passes over a rollout, with demonstrated turns beside each minibatch."""
-        for _ in range(self.update_epochs):
-            order = self.order_rng.permutation(len(batch.prompt_chains)).tolist()
-            for minibatch in minibatches(batch, self.minibatch_size, order):
-                turns = None if self.sft_sampler is None else self.sft_sampler.sample(self.order_rng)
+        order_rng = self.play.rngs["order"]
+        for _ in range(self.settings.update_epochs):
+            order = order_rng.permutation(len(batch.prompt_chains)).tolist()
+            for minibatch in minibatches(batch, self.settings.minibatch_size, order):
+                turns = None if self.sft_sampler is None else self.sft_sampler.sample(order_rng)
                 yield replace(minibatch, supervised=turns)
 
     def _demonstrations(self, batch: Any) -> Iterator[Any]:
         """Passes over the demonstrations; their carrier is a minibatch that has no loss."""
         assert self.sft_sampler is not None
-        carrier = next(minibatches(batch, self.minibatch_size, range(len(batch.prompt_chains))))
-        for _ in range(self.update_epochs):
-            for turns in self.sft_sampler.demonstrations(self.order_rng):
+        size = self.settings.minibatch_size
+        carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
+        for _ in range(self.settings.update_epochs):
+            for turns in self.sft_sampler.demonstrations(self.play.rngs["order"]):
                 yield replace(carrier, supervised=turns)
 
-    def _play(self, episodes: int | None) -> Rollout:
+    def play_rollout(self, episodes: int | None = None) -> Rollout:
+        """Play `episodes`, by default as many episodes or turns as a rollout has."""
+        settings, play = self.settings, self.play
         with self.learner.inference() as policy:
-            return self.collector.play(
-                policy, self.action_rng, episodes=episodes, turns=self.turns, progress=self.progress
+            return play.collector.play(
+                policy,
+                play.rngs["actions"],
+                episodes=episodes or settings.episodes_per_rollout,
+                turns=settings.turns_per_rollout,
+                progress=self.progress,
             )
 
 
+def returns_and_lengths(_: Collector, rollout: Rollout) -> EpisodeStatistics:
+    """The statistics of what was played."""
+    return EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths)
+
+
+def transcripts(collector: Collector, _: Rollout) -> Sequence[Episode]:
+    """The played episodes with their text."""
+    return collector.transcripts
+
+
+@dataclass(eq=False)
 class EvaluationDataset(IterableDataset):
     """Plays the same episodes, by seed, whenever it is iterated; yields their outcome as one batch."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        make_collector: Callable[[], Collector],
-        *,
-        seed: int | np.random.SeedSequence | None,
-        episodes: int,
-        progress: Progress,
-        outcome: Callable[[Collector, Rollout], Any] | None = None,
-    ) -> None:
-        """
-        Args:
-            learner: whose policy plays.
-            make_collector: makes the environments, and with them the seeds, anew.
-            seed: of the sampling of actions; `None` plays greedily.
-            episodes: how many to play.
-            progress: told how far it is.
-            outcome: what to yield; by default the returns and lengths.
-        """
-        self.learner = learner
-        self.make_collector = make_collector
-        self.seed = seed
-        self.episodes = episodes
-        self.progress = progress
-        self.outcome = outcome
+    learner: Learner
+    make_collector: Callable[[], Collector]
+    """Makes the environments, and with them the seeds, anew."""
+
+    seed: int | np.random.SeedSequence | None
+    """Seed of the sampling of actions; `None` plays greedily."""
+
+    episodes: int
+    progress: Progress
+    outcome: Callable[[Collector, Rollout], Any] = returns_and_lengths
+    """The batch to yield, of what was played."""
 
     def __iter__(self) -> Iterator[InFlight]:
         if self.episodes == 0:  # more processes than episodes
@@ -169,19 +142,16 @@ class EvaluationDataset(IterableDataset):
                 rollout = collector.play(policy, rng, episodes=self.episodes, progress=self.progress)
         finally:
             collector.close()
-        if self.outcome is not None:
-            yield InFlight(self.outcome(collector, rollout))
-        else:
-            yield InFlight(EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths))
+        yield InFlight(self.outcome(collector, rollout))
 
 
-def warm_up_episodes(num_envs: int, group_size: int, episodes_per_rollout: int | None) -> int | None:
+def warm_up_episodes(settings: DataConfig) -> int | None:
     """One in each environment, of 256 at most, in whole groups, and no more than a rollout has; `None` where
     that is counted in turns."""
-    if episodes_per_rollout is None:
+    if settings.episodes_per_rollout is None:
         return None
-    groups = -(-min(num_envs, 256) // group_size)
-    return min(groups * group_size, episodes_per_rollout)
+    groups = -(-min(settings.num_envs, 256) // settings.group_size)
+    return min(groups * settings.group_size, settings.episodes_per_rollout)
 
 
 def loader(dataset: IterableDataset) -> DataLoader:

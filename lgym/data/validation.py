@@ -1,18 +1,10 @@
-"""Checks of a run's data settings, before a model is loaded."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+"""Checks of a run's agent and of what it imitates, before a model is loaded."""
 
 import gymnasium
 
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.types import ConfigError, ParsedAction
-
-if TYPE_CHECKING:
-    from lgym.data.datamodule import RolloutDataModule
 
 
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
@@ -64,12 +56,6 @@ def no_candidates(agent: TextAgent) -> ConfigError:
     )
 
 
-def require_sound(data: RolloutDataModule) -> None:
-    """Raise `ValueError` for settings of a data module that cannot be, or do not go together."""
-    if (fault := next(_faults(data), None)) is not None:
-        raise ConfigError(f"data.{fault}")
-
-
 def require_imitation(given: bool, imitates: bool) -> None:
     """Raise `ValueError` unless there are turns to imitate exactly where the model imitates."""
     if given != imitates:
@@ -78,41 +64,4 @@ def require_imitation(given: bool, imitates: bool) -> None:
         raise ConfigError(
             f"There is {there} to imitate, and sft.coef or sft.rollouts of the model is "
             f"{'0' if given else 'above 0'}: set both sides, or neither."
-        )
-
-
-def _faults(data: RolloutDataModule) -> Iterator[str]:
-    counts = ("num_envs", "update_epochs", "minibatch_size", "sft_batch_size", "group_size", "eval_episodes")
-    for name in (*counts, "max_observation_tokens", "episodes_per_rollout"):
-        value = getattr(data, name)
-        if value is not None and value < 1:
-            yield f"{name} is {value}; it must be 1 or more."
-    episodes, turns = data.episodes_per_rollout, data.turns_per_rollout
-    if (episodes is None) == (turns is None):
-        yield (
-            f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the two."
-        )
-    if turns is not None and (turns < data.num_envs or turns % data.num_envs):
-        yield (
-            f"turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({data.num_envs}), such "
-            f"as {max(1, round(turns / data.num_envs)) * data.num_envs}."
-        )
-    if data.group_size > 1 and (episodes is None or episodes % data.group_size):
-        yield (
-            f"group_size is {data.group_size} and data.episodes_per_rollout is {episodes}; groups are "
-            "compared as whole episodes, so give episodes_per_rollout as a multiple of group_size."
-        )
-    if data.dynamic_sampling_groups < 0 or (data.dynamic_sampling_groups > 0 and data.group_size < 2):
-        yield (
-            f"dynamic_sampling_groups is {data.dynamic_sampling_groups} and data.group_size is "
-            f"{data.group_size}; give 0 or more groups, of two episodes or more."
-        )
-    if data.history != "full" and data.history < 0:
-        yield f"history is {data.history}; it must be 0 or more turns, or full."
-    if data.env_timeout <= 0:
-        yield f"env_timeout is {data.env_timeout:g} seconds; it must be above 0."
-    if data.self_imitation is not None and (episodes is None or data.history != 0):
-        yield (
-            "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout (it "
-            f"is {episodes}) and data.history: 0 (it is {data.history})."
         )

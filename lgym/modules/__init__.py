@@ -1,6 +1,7 @@
 """Algorithms: the base LightningModule, and one file each."""
 
 from lgym.modules.a2c import A2C
+from lgym.modules.actor_critic import ActorCritic
 from lgym.modules.base import PolicyLearner
 from lgym.modules.configs import CriticConfig, LossConfig, SFTConfig
 from lgym.modules.gigpo import GiGPO
@@ -15,6 +16,7 @@ __all__ = [
     "PPO",
     "REINFORCE",
     "RLOO",
+    "ActorCritic",
     "CriticConfig",
     "GiGPO",
     "LossConfig",

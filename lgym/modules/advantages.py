@@ -1,7 +1,5 @@
 """Advantage estimation with a critic: GAE over turns, or over the tokens that were chosen in them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

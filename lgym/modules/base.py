@@ -1,11 +1,10 @@
 """The LightningModule that every algorithm extends: it owns the model, its optimizer, evaluation and
 checkpoints."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,25 +13,30 @@ from torch import Tensor
 
 from lgym import distributed
 from lgym.batch import ResponseBatch
-from lgym.functional import masked_mean
+from lgym.functional import clip_fraction, masked_mean, policy_gradient_loss, ppo_clip_loss
 from lgym.models import LLMConfig, build_llm
 from lgym.modules.advantages import Advantages
-from lgym.modules.checkpointing import load_checkpoint, save_checkpoint
-from lgym.modules.config_checks import require_reference
+from lgym.modules.checkpointing import (
+    require_fitting,
+    require_format,
+    restore_rng_state,
+    run_state,
+    trained_state,
+)
+from lgym.modules.config_checks import require_reference, require_whole_weights
 from lgym.modules.configs import CLIPPED, CriticConfig, LossConfig, SFTConfig
-from lgym.modules.groups import require_groups
+from lgym.modules.groups import require_comparable, require_groups, zero_variance_groups
 from lgym.modules.learning_rates import default_optimizer, parameter_groups
-from lgym.modules.metrics import reduce_metrics
+from lgym.modules.metrics import reduce_metrics, rollout_metrics
 from lgym.modules.nonfinite import save_batch
 from lgym.modules.optimization import OptimizedModule
-from lgym.modules.preparation import prepare
-from lgym.modules.response_batch import RolloutTurns
-from lgym.modules.sharded_weights import require_whole_weights
+from lgym.modules.preparation import turns_to_learn_from, with_advantages, without_idle_turns
+from lgym.modules.response_batch import RolloutTurns, token_traces
 from lgym.modules.token_objective import (
     behavior_kl,
+    divergences,
     policy_objective,
     term_weights,
-    token_terms,
     value_objective,
 )
 from lgym.policies import CandidatePolicy, GenerationPolicy, LLMPolicy, ThinkPolicy
@@ -98,11 +102,11 @@ class PolicyLearner(OptimizedModule, ABC):
             [T] advantages of turns, or [T, tokens] where tokens differ.
         """
 
-    def use_critic(self, critic: CriticConfig, reward_scale: float) -> None:
-        """Train the value head with these settings, on rewards times `reward_scale`."""
-        self.critic = critic
-        self.reward_scale = reward_scale
-        self.policy.detach_value = critic.detach_value
+    @contextmanager
+    def reference(self) -> Iterator[LLMPolicy]:
+        """The frozen reference as a policy: the model without its adapters."""
+        with self.policy.llm.reference(), self.inference() as policy:
+            yield policy
 
     @property
     def tokenizer(self) -> Any:
@@ -159,35 +163,60 @@ class PolicyLearner(OptimizedModule, ABC):
 
     def prepare(self, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
         """The turns of a rollout with their advantages, sorted by prompt, and the rollout's metrics."""
-        return prepare(self, rollout)
+        turns = turns_to_learn_from(rollout, self.loss_config, self.reference)
+        metrics = rollout_metrics(turns)
+        if self.compares_groups:
+            require_comparable(turns, type(self).__name__)
+            metrics["rollout/frac_reward_zero_std"] = zero_variance_groups(turns)
+        estimate = self.estimate_advantages(turns)
+        batch = with_advantages(turns, estimate)
+        learned_from = without_idle_turns(batch, self.loss_config)
+        return replace(learned_from, token_traces=token_traces(turns, batch)), metrics | dict(
+            estimate.metrics
+        )
 
-    def loss(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """The loss of a minibatch (`lgym.modules.token_objective`).
+    def loss(self, batch: ResponseBatch) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The loss of a minibatch; `lgym.modules.token_objective` has its formula.
 
         Args:
             batch: B turns on the model's device.
 
         Returns:
-            A scalar, and metrics; `None` where the policy has gone too far for another step.
+            A scalar, or `None` where the policy has gone too far for another step; and metrics.
         """
-        config, critic = self.loss_config, self.critic
+        if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
+            supervised = self.sft_loss(batch.supervised)
+            return supervised, {"loss/sft": supervised.detach()}
+        config, mask, metrics = self.loss_config, batch.action_mask, {}
         output = self.policy.evaluate_actions(batch, entropy_gradient=config.entropy_coef > 0)
-        terms = token_terms(config, batch, output)
-        kl = masked_mean(terms.old_kl.detach(), batch.action_mask)
-        braked = self._brakes(kl, batch.num_turns)
+        logprobs, old_logprobs = output.logprobs, batch.old_logprobs.to(output.logprobs.dtype)
+        advantages = batch.advantages.to(logprobs.dtype)
+        if config.clip_low is None or config.clip_high is None:
+            policy_loss = policy_gradient_loss(logprobs, advantages)
+        else:
+            clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
+            policy_loss = ppo_clip_loss(logprobs, old_logprobs, advantages, **clips)
+            metrics["policy/clip_fraction"] = masked_mean(
+                clip_fraction(logprobs, old_logprobs, **clips), mask
+            )
+        terms = {"policy": policy_loss, "entropy": output.entropy, **divergences(config, batch, output)}
+        names = {"policy": "loss/policy", "old_kl": self.kl_metric}
+        for name, term in terms.items():
+            metrics[names.get(name, f"policy/{name}")] = masked_mean(term.detach(), mask)
+        braked = self._brakes(metrics[self.kl_metric], batch.num_turns)
         self.steps_braked += braked
         if braked and config.old_kl_coef == 0:
-            return None
-        weights = term_weights(config, critic, warming_up=self.warming_up, braked=braked)
+            return None, {}
+        weights = term_weights(config, self.critic, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
-        metrics = terms.metrics | {self.kl_metric: kl}
         if batch.returns is not None:
-            value_part, metrics["loss/value"] = value_objective(critic, batch, output, self.reward_scale)
+            value_part, metrics["loss/value"] = value_objective(self.critic, batch, output, self.reward_scale)
             total = total + value_part
+        if batch.supervised is not None and self.sft.coef > 0:
+            metrics["loss/sft"] = self.sft_loss(batch.supervised)
+            total = total + self.sft.coef * metrics["loss/sft"]
         if batch.metrics is not None:  # the first of its rollout: the policy is still the behavior policy
-            difference = (output.logprobs.detach() - batch.old_logprobs) * batch.action_mask
-            metrics[GAP] = difference.abs().max()
-        assert isinstance(total, Tensor)
+            metrics[GAP] = ((logprobs - batch.old_logprobs) * mask).abs().max()
         metrics["loss/total"] = total
         return total, {name: value.detach() for name, value in metrics.items()}
 
@@ -209,15 +238,13 @@ class PolicyLearner(OptimizedModule, ABC):
         return bool(distributed.all_reduce_weighted_mean(kl, num_turns) > target)
 
     def training_step(self, batch: ResponseBatch, batch_idx: int) -> Tensor | None:
-        result = None if self.rollout_failed else self._combined_loss(batch)
-        metrics = {} if result is None else result[1]
+        loss, metrics = (None, {}) if self.rollout_failed else self.loss(batch)
         if batch.metrics is not None:
             gap = {name: float(metrics.pop(name)) for name in (GAP,) if name in metrics}
             self.rollout_metrics = reduce_metrics({**batch.metrics, **gap})
             self.log_dict(self.rollout_metrics, on_step=False, on_epoch=True, batch_size=1)
-        if result is None:
+        if loss is None:
             return self.skipped_loss()
-        loss = result[0]
         if distributed.all_reduce_any(~torch.isfinite(loss)):
             folder = self.trainer.log_dir or self.trainer.default_root_dir
             path = save_batch(folder, batch, self.tokenizer, metrics)
@@ -241,18 +268,6 @@ class PolicyLearner(OptimizedModule, ABC):
             size = batch.num_turns
             self.log(self.kl_metric, kl, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
 
-    def _combined_loss(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """The algorithm's loss with the supervised one beside it, or at the start the supervised one
-        alone."""
-        if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
-            supervised = self.sft_loss(batch.supervised)
-            return supervised, {"loss/sft": supervised.detach()}
-        result = self.loss(batch)
-        if result is None or batch.supervised is None or self.sft.coef == 0:
-            return result
-        supervised = self.sft_loss(batch.supervised)
-        return result[0] + self.sft.coef * supervised, {**result[1], "loss/sft": supervised.detach()}
-
     @property
     def warming_up(self) -> bool:
         """True while rollouts train the value alone: the first `value_warmup`, behind those of
@@ -261,7 +276,11 @@ class PolicyLearner(OptimizedModule, ABC):
         return self.rollouts_learned < self.sft.rollouts + self.critic.value_warmup
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        save_checkpoint(self, checkpoint)
+        checkpoint["state_dict"] = trained_state(self, checkpoint["state_dict"])
+        checkpoint["lgym"] = run_state(self.llm_config.model)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        load_checkpoint(self, checkpoint)
+        saved = require_format(checkpoint)
+        self.configure_model()
+        require_fitting(self, checkpoint["state_dict"], saved["model"], self.llm_config.model)
+        restore_rng_state(saved["rng"])

@@ -1,10 +1,8 @@
 """The module's part of a checkpoint: trained weights and random states, as plain tensors and numbers."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +10,6 @@ from torch import Tensor, nn
 
 from lgym import distributed
 from lgym.types import LgymError
-
-if TYPE_CHECKING:
-    from lgym.modules.base import PolicyLearner
 
 FORMAT = 5
 """The version of lgym's entries in a checkpoint, the module's and the data module's."""
@@ -81,16 +76,21 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
 
 
-def save_checkpoint(module: PolicyLearner, checkpoint: dict[str, Any]) -> None:
-    """Leave the frozen base model out of a checkpoint, and add the model's name and the random states."""
-    checkpoint["state_dict"] = trained_state(module, checkpoint["state_dict"])
-    states = distributed.all_gather_object(rng_state())
-    checkpoint["lgym"] = {"format": FORMAT, "model": module.llm_config.model, "rng": states}
+def run_state(model: str) -> dict[str, Any]:
+    """The entries of a checkpoint beside the weights: its format, the model's name, and the random states of
+    every process."""
+    return {"format": FORMAT, "model": model, "rng": distributed.all_gather_object(rng_state())}
 
 
-def load_checkpoint(module: PolicyLearner, checkpoint: Mapping[str, Any]) -> None:
-    """Build the model, refuse a checkpoint that does not fit it, and restore the random states."""
-    saved = checkpoint.get("lgym")
+def restore_rng_state(states: Sequence[Mapping[str, Any]]) -> None:
+    """Put back this process's own of the random states that all processes saved."""
+    set_rng_state(states[distributed.rank() % len(states)])
+
+
+def require_format(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """The `run_state` in a checkpoint. Raises `CheckpointMismatchError` where it has none, or another
+    format's."""
+    saved: dict[str, Any] | None = checkpoint.get("lgym")
     if saved is None:
         raise CheckpointMismatchError(
             "This is not a checkpoint of lgym: it does not say which model it belongs to."
@@ -100,6 +100,4 @@ def load_checkpoint(module: PolicyLearner, checkpoint: Mapping[str, Any]) -> Non
             f"The checkpoint has format {saved['format']}, of another version of lgym; this one reads "
             f"{FORMAT}. Go on with the version that wrote it, or start without --ckpt_path."
         )
-    module.configure_model()
-    require_fitting(module, checkpoint["state_dict"], saved["model"], module.llm_config.model)
-    set_rng_state(saved["rng"][distributed.rank() % len(saved["rng"])])
+    return saved

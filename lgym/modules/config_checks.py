@@ -1,9 +1,9 @@
 """Checks of settings; each raises an error that names the value and the way out."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, get_args
+
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
 from lgym.models import LLMConfig
 from lgym.types import ConfigError
@@ -57,3 +57,22 @@ def require_discounts(**values: float) -> None:
     for name, value in values.items():
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"{name} is {value}; it must lie between 0 and 1.")
+
+
+def require_whole_weights(strategy: Any) -> None:
+    """Raises ValueError where every forward pass would have to be taken by all processes together.
+
+    Each plays episodes of its own, so they pass forward different numbers of times, and would wait for each
+    other for ever.
+    """
+    shards = isinstance(strategy, FSDPStrategy | ModelParallelStrategy)
+    if isinstance(strategy, DeepSpeedStrategy):
+        shards = strategy.config is not None and strategy.zero_stage_3
+    if shards:
+        raise ConfigError(
+            f"{type(strategy).__name__} cuts the weights up among the devices, so that they can only pass "
+            "forward together, while each plays episodes of its own. Use `trainer.strategy: ddp` and make "
+            "the model fit one device: adapters on a quantised model (`llm.quantization`), gradient "
+            "checkpointing (`llm.gradient_checkpointing`), or a smaller `data.minibatch_size`. DeepSpeed up "
+            "to stage 2 leaves the weights whole."
+        )

@@ -1,7 +1,5 @@
 """The settings that algorithms have in common."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

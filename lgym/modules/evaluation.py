@@ -1,7 +1,5 @@
 """Evaluation: the returns of its episodes by torchmetrics, over all devices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning as L
@@ -26,7 +24,7 @@ class EpisodeMetrics(nn.Module):
         )
         self.count = SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> EpisodeMetrics:
+    def _apply(self, fn: Any, recurse: bool = True) -> "EpisodeMetrics":
         """Stays on the CPU and in float64, wherever and in whatever precision the model is."""
         return self
 

@@ -1,7 +1,5 @@
 """Group-in-group policy optimization."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

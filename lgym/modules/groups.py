@@ -1,7 +1,5 @@
 """Groups of episodes from one reset seed, which grouped estimators compare."""
 
-from __future__ import annotations
-
 import lightning as L
 import torch
 

@@ -1,7 +1,5 @@
 """Group relative policy optimization."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lgym.functional import group_advantages

@@ -1,7 +1,5 @@
 """Learning rates as configured, whatever the optimizer of a checkpoint brings along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics of a rollout: returns, lengths, the diversity of actions and text, over all processes of a run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

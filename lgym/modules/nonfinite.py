@@ -1,7 +1,5 @@
 """A minibatch whose loss is not finite, kept to be looked into."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Optimizer steps of a LightningModule: learning rates, counts, and gradients that are not finite."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,9 +1,8 @@
 """From a rollout to the batch that an algorithm learns from."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,48 +11,31 @@ from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.functional import kl_estimate
 from lgym.modules.advantages import Advantages
 from lgym.modules.configs import LossConfig
-from lgym.modules.groups import require_comparable, zero_variance_groups
-from lgym.modules.metrics import rollout_metrics
-from lgym.modules.response_batch import RolloutTurns, response_batch, rollout_turns, token_traces
+from lgym.modules.response_batch import RolloutTurns, response_batch, rollout_turns
 from lgym.policies import LLMPolicy
 from lgym.rollout import Rollout
-
-if TYPE_CHECKING:
-    from lgym.modules.base import PolicyLearner
 
 RESPONSES_PER_PASS, TOKENS_PER_PASS = 128, 16_384
 """Distinct responses that a pass without gradient takes together, and their tokens with those of their
 prompts."""
 
 
-def prepare(learner: PolicyLearner, rollout: Rollout) -> tuple[ResponseBatch, dict[str, float]]:
-    """The turns of a rollout with their advantages, sorted by prompt, and the rollout's metrics."""
-    turns = turns_to_learn_from(learner, rollout)
-    metrics = rollout_metrics(turns)
-    if learner.compares_groups:
-        require_comparable(turns, type(learner).__name__)
-        metrics["rollout/frac_reward_zero_std"] = zero_variance_groups(turns)
-    estimate = learner.estimate_advantages(turns)
-    batch = with_advantages(turns, estimate)
-    traces = token_traces(turns, batch)
-    batch = without_idle_turns(batch, learner.loss_config)
-    return replace(batch, token_traces=traces), metrics | dict(estimate.metrics)
-
-
-def turns_to_learn_from(learner: PolicyLearner, rollout: Rollout) -> RolloutTurns:
+def turns_to_learn_from(
+    rollout: Rollout, config: LossConfig, reference: Callable[[], AbstractContextManager[LLMPolicy]]
+) -> RolloutTurns:
     """The turns of a rollout, with the reference's log-probabilities or their rewards minus the divergence
     from it."""
-    config, penalties = learner.loss_config, None
     batch, order = response_batch(rollout)
+    penalties = None
     if config.kl_coef > 0:
-        with learner.policy.llm.reference(), learner.inference() as policy:
-            reference = evaluate_batch(policy, batch)
+        with reference() as policy:
+            output = evaluate_batch(policy, batch)
         if config.kl_in == "reward":
-            kl = kl_estimate(batch.old_logprobs, reference.logprobs, estimator=config.kl_estimator)
+            kl = kl_estimate(batch.old_logprobs, output.logprobs, estimator=config.kl_estimator)
             penalties = config.kl_coef * (kl * batch.action_mask).sum(1)
         else:
-            distributions = reference.candidate_logprobs
-            batch = replace(batch, ref_logprobs=reference.logprobs, ref_candidate_logprobs=distributions)
+            distributions = output.candidate_logprobs
+            batch = replace(batch, ref_logprobs=output.logprobs, ref_candidate_logprobs=distributions)
     return rollout_turns(rollout, batch, order, penalties)
 
 

@@ -1,7 +1,5 @@
 """REINFORCE with a baseline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A rollout as responses to learn from: sorted by prompt, with the episodes that they belong to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

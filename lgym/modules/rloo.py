@@ -1,7 +1,5 @@
 """REINFORCE leave-one-out."""
 
-from __future__ import annotations
-
 from lgym.functional import leave_one_out_advantages
 from lgym.modules.advantages import Advantages
 from lgym.modules.base import PolicyLearner

@@ -1,8 +1,6 @@
 """A learning-rate schedule counted in rollouts, for `lr_scheduler` in the YAML. Any of torch's works as
 well."""
 
-from __future__ import annotations
-
 import math
 
 from torch.optim import Optimizer

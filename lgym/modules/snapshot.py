@@ -1,7 +1,5 @@
 """A run's learning as it stood at one moment, kept in memory: what to go back to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch.optim import Optimizer
 
 from lgym import distributed
 from lgym.modules.base import PolicyLearner
-from lgym.modules.checkpointing import rng_state, set_rng_state, trained_state
+from lgym.modules.checkpointing import restore_rng_state, rng_state, trained_state
 
 
 def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
@@ -33,7 +31,7 @@ def put_back(module: PolicyLearner, optimizers: Sequence[Optimizer], saved: Mapp
     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": copied(state), "param_groups": groups})
-    set_rng_state(saved["rng"][distributed.rank() % len(saved["rng"])])
+    restore_rng_state(saved["rng"])
 
 
 def all_finite(module: torch.nn.Module) -> bool:

@@ -8,57 +8,25 @@
 A choice between candidates is one token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.functional import (
-    clip_fraction,
-    clipped_value_loss,
-    kl_estimate,
-    kl_k3,
-    masked_mean,
-    policy_gradient_loss,
-    ppo_clip_loss,
-    value_loss,
-)
+from lgym.functional import clipped_value_loss, kl_estimate, kl_k3, masked_mean, value_loss
 from lgym.modules.configs import CriticConfig, LossConfig
 
 
-@dataclass(frozen=True)
-class TokenTerms:
-    """The terms of the policy's loss, each [B, T]."""
-
-    policy: Tensor
-    entropy: Tensor
-    old_kl: Tensor
-    ref_kl: Tensor | None
-    metrics: dict[str, Tensor]
-
-
-def token_terms(config: LossConfig, batch: ResponseBatch, output: PolicyOutput) -> TokenTerms:
-    """The terms of the policy's loss, with their means over the chosen tokens."""
-    mask, logprobs = batch.action_mask, output.logprobs
-    old_logprobs, advantages = batch.old_logprobs.to(logprobs.dtype), batch.advantages.to(logprobs.dtype)
-    metrics = {}
-    if config.clip_low is None or config.clip_high is None:
-        policy = policy_gradient_loss(logprobs, advantages)
-    else:
-        clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
-        policy = ppo_clip_loss(logprobs, old_logprobs, advantages, **clips)
-        metrics["policy/clip_fraction"] = masked_mean(clip_fraction(logprobs, old_logprobs, **clips), mask)
-    ref_kl = output.ref_kl
-    if ref_kl is None and batch.ref_logprobs is not None:
-        ref_kl = kl_estimate(logprobs, batch.ref_logprobs.to(logprobs.dtype), estimator=config.kl_estimator)
-    if ref_kl is not None:
-        metrics["policy/ref_kl"] = masked_mean(ref_kl, mask)
-    metrics |= {"loss/policy": masked_mean(policy, mask), "policy/entropy": masked_mean(output.entropy, mask)}
-    return TokenTerms(policy, output.entropy, behavior_kl(batch, output), ref_kl, metrics)
+def divergences(config: LossConfig, batch: ResponseBatch, output: PolicyOutput) -> dict[str, Tensor]:
+    """[B, T] `old_kl`, from the behavior policy, and `ref_kl`, from the reference where a loss wants it."""
+    kls = {"old_kl": behavior_kl(batch, output)}
+    if output.ref_kl is not None:
+        kls["ref_kl"] = output.ref_kl
+    elif batch.ref_logprobs is not None:
+        reference = batch.ref_logprobs.to(output.logprobs.dtype)
+        kls["ref_kl"] = kl_estimate(output.logprobs, reference, estimator=config.kl_estimator)
+    return kls
 
 
 def behavior_kl(batch: ResponseBatch, output: PolicyOutput) -> Tensor:
@@ -85,21 +53,21 @@ def term_weights(
 def policy_objective(
     config: LossConfig,
     batch: ResponseBatch,
-    terms: TokenTerms,
+    terms: Mapping[str, Tensor],
     weights: Mapping[str, float],
     max_new_tokens: int,
-) -> Tensor | float:
+) -> Tensor:
     """The policy's part of the loss.
 
     Args:
         config: its settings.
         batch: the minibatch.
-        terms: its terms.
+        terms: its terms, each [B, T], by name.
         weights: of the terms, by name; those without a weight are left out.
         max_new_tokens: the longest response of the policy.
 
     Returns:
-        A scalar; 0.0 where no term is left.
+        A scalar.
     """
     mask = batch.action_mask
     divisors: dict[str, Tensor | float] = {
@@ -107,12 +75,9 @@ def policy_objective(
         "token_mean": batch.mean_tokens,
         "max_length": max_new_tokens,
     }
-    parts: list[Tensor] = [
-        weight * getattr(terms, name) for name, weight in weights.items() if getattr(terms, name) is not None
-    ]
-    if not parts:
-        return 0.0
-    return ((sum(parts[1:], parts[0]) * mask) / divisors[config.loss_aggregation]).sum() * batch.loss_scale
+    weighted = [weight * terms[name] for name, weight in weights.items() if name in terms]
+    total = sum(weighted, torch.zeros(mask.shape, device=mask.device))
+    return (total * mask / divisors[config.loss_aggregation]).sum() * batch.loss_scale
 
 
 def value_objective(

@@ -223,7 +223,7 @@ def test_a_rollout_that_taught_nothing_is_not_judged_by_the_one_before(tmp_path,
     between: the uninterrupted run's guard saw a second sign, and lowered the learning rate."""
     sound = PPO.loss
     monkeypatch.setattr(
-        PPO, "loss", lambda self, batch: None if self.trainer.current_epoch == 1 else sound(self, batch)
+        PPO, "loss", lambda self, batch: (None, {}) if self.trainer.current_epoch == 1 else sound(self, batch)
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     guarded(whole, model_folder, 2, guard=EVERY_ROLLOUT)

@@ -8,13 +8,12 @@ from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import text_response
 from lgym.agents import FrozenLakeAgent
 from lgym.data import RolloutDataModule
-from lgym.data.stages import make_collector
 
 
 def echo_returns(**kwargs):
     """The returns of eight episodes of training and of evaluation."""
     data = RolloutDataModule(
-        "Echo-v0", EchoAgent(), episodes_per_rollout=8, num_envs=4, eval_episodes=8, **kwargs
+        env="Echo-v0", agent=EchoAgent(), episodes_per_rollout=8, num_envs=4, eval_episodes=8, **kwargs
     )
     attach(
         data, learner := RecordingLearner(batch=response_batch([make_prompt("")], [0], [text_response("")]))
@@ -41,13 +40,15 @@ def test_evaluation_plays_the_same_environment_by_default():
 
 def lakes(**kwargs):
     """A data module for Frozen Lake in its run, without a model."""
-    data = RolloutDataModule("FrozenLake-v1", FrozenLakeAgent(), episodes_per_rollout=1, num_envs=1, **kwargs)
+    data = RolloutDataModule(
+        env="FrozenLake-v1", agent=FrozenLakeAgent(), episodes_per_rollout=1, num_envs=1, **kwargs
+    )
     return attach(data, RecordingLearner())
 
 
 def first_observation(data, stage):
     """The text of a stage's first observation."""
-    [runner] = make_collector(data, stage, 0)._runners
+    [runner] = data.make_collector(stage)._runners
     runner.reset(0)
     return runner.prompt.observation_text
 

@@ -12,7 +12,9 @@ from helpers.echo import CountingAgent
 from helpers.learners import RecordingLearner
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import FirstCandidatePolicy, text_response
+from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, InFlight, RolloutDataset, warm_up_episodes
+from lgym.data.rollout.training_play import TrainingPlay
 from lgym.modules.response_batch import response_batch as batch_of_rollout
 
 BATCH = response_batch([make_prompt(text) for text in "abcd"], [0, 1, 2, 3], [text_response("a")] * 4)
@@ -22,11 +24,10 @@ def counting_collector():
     return make_collector([gymnasium.make("Counting-v0", max_episode_steps=3)], CountingAgent())
 
 
-def dataset(learner, **settings) -> RolloutDataset:
-    rngs = np.random.default_rng(0), np.random.default_rng(1)
-    amounts = {"episodes": 2, "turns": None, "update_epochs": 2, "minibatch_size": 2}
+def dataset(learner, **changes) -> RolloutDataset:
+    settings = DataConfig(env="Counting-v0", episodes_per_rollout=2, update_epochs=2, minibatch_size=2)
     return RolloutDataset(
-        learner, counting_collector(), *rngs, **{**amounts, **settings}, progress=lambda done, total: None
+        learner, TrainingPlay(0, counting_collector()), settings, lambda done, total: None, **changes
     )
 
 
@@ -73,7 +74,15 @@ def test_recorded_numbers_pass_a_precision_plugin_unrounded():
 )
 def test_a_warm_up_rollout_plays_one_episode_in_each_environment(num_envs, group_size, episodes, expected):
     """In whole groups, of 256 environments at most and never more than a rollout has."""
-    assert warm_up_episodes(num_envs, group_size, episodes) == expected
+    turns = num_envs if episodes is None else None
+    settings = DataConfig(
+        env="Counting-v0",
+        num_envs=num_envs,
+        group_size=group_size,
+        episodes_per_rollout=episodes,
+        turns_per_rollout=turns,
+    )
+    assert warm_up_episodes(settings) == expected
 
 
 def test_a_process_without_episodes_makes_no_environments():

@@ -47,7 +47,7 @@ def played(loader):
 def reset_seeds(data):
     """By stage, those of the episodes that the loaders play."""
     rollouts = {
-        "fit": data.train_dataloader().dataset._play(8),
+        "fit": data.train_dataloader().dataset.play_rollout(8),
         "validate": played(data.val_dataloader()[0]),
         "test": played(data.test_dataloader()[0]),
         "predict": played(data.predict_dataloader()),
@@ -69,7 +69,7 @@ def test_an_evaluation_plays_the_same_episodes_whenever_it_is_asked():
     """Greedy and sampled, now and later, and whatever training has played between."""
     data = module()
     first = played(data.val_dataloader()[0])
-    data.train_dataloader().dataset._play(8)
+    data.train_dataloader().dataset.play_rollout(8)
     for loader in (*data.val_dataloader(), data.val_dataloader()[1]):
         assert played(loader).reset_seeds.tolist() == first.reset_seeds.tolist()
     sampled = [choices_of(played(data.val_dataloader()[1])).tolist() for _ in range(2)]
@@ -105,8 +105,8 @@ def test_actions_are_drawn_from_no_environments_generator():
     dataset = module().train_dataloader().dataset  # nothing has been played from it
     drawn = {float(np.random.default_rng(seed).random()) for seed in own}
     for rng in (
-        dataset.action_rng,
-        dataset.order_rng,
+        dataset.play.rngs["actions"],
+        dataset.play.rngs["order"],
         np.random.default_rng(stream(0, "validate", "actions")),
     ):
         assert float(rng.random()) not in drawn
@@ -150,14 +150,14 @@ def test_sampling_and_shuffling_go_on_apart():
     """Both generators are in the checkpoint, each under its purpose: catches one that starts anew."""
     old = module()
     dataset = old.train_dataloader().dataset
-    dataset.action_rng.random(3)
-    dataset.order_rng.random(5)
+    dataset.play.rngs["actions"].random(3)
+    dataset.play.rngs["order"].random(5)
     state = json.loads(json.dumps(old.state_dict()))
     new = module()
     new.load_state_dict(state)
     restored = new.train_dataloader().dataset
-    assert restored.action_rng.random() == dataset.action_rng.random()
-    assert restored.order_rng.random() == dataset.order_rng.random()
+    assert restored.play.rngs["actions"].random() == dataset.play.rngs["actions"].random()
+    assert restored.play.rngs["order"].random() == dataset.play.rngs["order"].random()
 
 
 @pytest.mark.parametrize(

@@ -335,8 +335,7 @@ def test_a_divergence_in_the_rewards_is_the_turns_own(rollout, estimator, kl_coe
     """Each reward is lower by the divergence of the turn's chosen tokens, and those of idle turns stay."""
     policy = OraclePolicy()
     config = LossConfig(kl_coef=kl_coef, kl_estimator=estimator, kl_in="reward")
-    learner = SimpleNamespace(policy=policy, loss_config=config, inference=lambda: nullcontext(policy))
-    turns = turns_to_learn_from(learner, rollout)
+    turns = turns_to_learn_from(rollout, config, lambda: nullcontext(policy))
     assert turns.batch.ref_logprobs is None
     assert torch.equal(turns.rewards[~rollout.mask], rollout.rewards[~rollout.mask])
     rewards = zip(turns.rewards[rollout.mask].tolist(), rollout.rewards[rollout.mask].tolist(), strict=True)

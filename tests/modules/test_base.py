@@ -70,9 +70,7 @@ def test_supervised_turns_beside_the_loss(sft, demonstrations, weight, sft_weigh
     module = text_learner(REINFORCE, sft=sft, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
     plain = float(module.loss(batch)[0].detach())
-    loss, metrics = module._combined_loss(
-        replace(batch, supervised=demonstrated() if demonstrations else None)
-    )
+    loss, metrics = module.loss(replace(batch, supervised=demonstrated() if demonstrations else None))
     assert float(loss.detach()) == pytest.approx(weight * plain + sft_weight * nll(module), rel=1e-5)
     assert ("loss/sft" in metrics) == (sft_weight > 0)
     if sft_weight > 0:

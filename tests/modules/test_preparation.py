@@ -44,7 +44,7 @@ def test_a_whole_batch_is_evaluated_as_the_policy_does():
 def test_a_divergence_in_the_rewards_is_subtracted_before_advantages():
     """Each turn's reward is lower by its tokens' k1 to the reference, and the loss has no such term."""
     module = text_learner(RLOO, kl_coef=0.5, kl_in="reward", kl_estimator="k1")
-    turns = turns_to_learn_from(module, text_rollout())
+    turns = turns_to_learn_from(text_rollout(), module.loss_config, module.reference)
     batch = turns.batch
     assert batch.ref_logprobs is None
     with torch.no_grad(), module.policy.llm.reference():

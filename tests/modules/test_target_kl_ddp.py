@@ -24,7 +24,7 @@ def divergence(module: PPO, batch: ResponseBatch) -> float:
 def brakes(module: PPO, batch: ResponseBatch) -> bool:
     """Whether advantages move nothing any more."""
     results = [module.loss(replace(batch, advantages=factor * batch.advantages)) for factor in (1.0, -3.0)]
-    if any(result is None for result in results):
+    if any(loss is None for loss, _ in results):
         return True
     first, second = (float(result[0].detach()) for result in results)
     return first == second

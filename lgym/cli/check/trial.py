@@ -71,10 +71,12 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     No weight changes, and no setting of `data`.
     """
     small, cut = _shrink(data, module, play)
-    dataset: Any = small.train_dataloader().dataset
+    training: Any = small.train_dataloader().dataset.play  # type: ignore[attr-defined]
     started = time.perf_counter()
-    with closing(dataset.collector) as collector, module.inference() as policy:
-        play_more = partial(collector.play, policy, dataset.action_rng, episodes=small.episodes_per_rollout)
+    with closing(training.collector) as collector, module.inference() as policy:
+        play_more = partial(
+            collector.play, policy, training.rngs["actions"], episodes=small.episodes_per_rollout
+        )
         rollout = play_more()
         episodes = list(collector.transcripts)
         played = [rollout]
@@ -144,9 +146,9 @@ def _time_step(module: PolicyLearner, minibatch: Any) -> float:
     module.train()
     started = time.perf_counter()
     with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
-        result = module.loss(minibatch)
-    if result is not None:
-        result[0].backward()
+        loss, _ = module.loss(minibatch)
+    if loss is not None:
+        loss.backward()
     if module.device.type == "cuda":
         torch.cuda.synchronize(module.device)
     seconds = time.perf_counter() - started

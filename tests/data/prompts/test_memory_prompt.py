@@ -230,7 +230,11 @@ def test_charts_ask_as_the_first_turn_of_an_episode_does():
     """Memories of other episodes are shown, and no earlier turn."""
     agent, memory = echo.EchoAgent(), EpisodicMemory(min_similarity=1)
     data = RolloutDataModule(
-        "Echo-v0", agent, episodes_per_rollout=8, working_memory=WorkingMemory(), episodic_memory=memory
+        env="Echo-v0",
+        agent=agent,
+        episodes_per_rollout=8,
+        working_memory=WorkingMemory(),
+        episodic_memory=memory,
     )
     attach(data, RecordingLearner())
     memory.store([[RememberedTurn("red", "red", 1.0)]], partial(summary, agent))

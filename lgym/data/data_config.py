@@ -1,0 +1,179 @@
+"""The settings of a run's data side. Each dataclass is one subject; the keys of all of them stand side by
+side under `data:`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lgym.agents import TextAgent
+from lgym.data.imitation.best_episodes import BestEpisodeBuffer
+from lgym.data.imitation.demonstrations import DemonstrationSource
+from lgym.data.prompts.conversation import History
+from lgym.envs.make import EnvWrapper
+from lgym.memory import EpisodicMemory, WorkingMemory
+from lgym.types import ConfigError
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EnvConfig:
+    """The environment, and how many are played."""
+
+    env: str
+    """Id of a Gymnasium environment, such as Blackjack-v1; `package:Env-v0` imports the package first."""
+
+    agent: TextAgent | None = None
+    """Words of that environment, by class_path; null takes lgym.agents.GeneralAgent, for any."""
+
+    env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments of the environment's constructor."""
+
+    wrappers: list[EnvWrapper] | None = None
+    """Gymnasium wrappers by class_path, such as gymnasium.wrappers.ClipReward; the last is outermost."""
+
+    max_episode_steps: int | None = None
+    """Turns after which an episode is truncated; null takes the environment's own limit."""
+
+    num_envs: int = 16
+    """Environments played together."""
+
+    subprocess_envs: bool = False
+    """Run each environment in a process of its own: for those that are slow, or that may crash or hang. A
+    process that does is replaced, and its episode dropped and begun anew."""
+
+    env_timeout: float = 60.0
+    """Seconds after which a process that has not answered hangs; it makes its environment in them."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RolloutConfig:
+    """The amount of play between two updates, and the minibatches that are made of it."""
+
+    episodes_per_rollout: int | None = None
+    """Whole episodes played between two updates. Give this or turns_per_rollout."""
+
+    turns_per_rollout: int | None = None
+    """Turns played between two updates, over all environments; a multiple of num_envs. Episodes continue in
+    the next rollout."""
+
+    update_epochs: int = 4
+    """Passes over each rollout."""
+
+    minibatch_size: int = 32
+    """Distinct prompts in a minibatch, with every turn that was played from them; of a text-generating
+    policy, distinct responses, with every turn that gave them."""
+
+    group_size: int = 1
+    """Episodes in a row from one reset seed in training, which grouped estimators (GRPO) compare. A divisor
+    of episodes_per_rollout."""
+
+    dynamic_sampling_groups: int = 0
+    """The most groups that a rollout plays beside its own, one for each whose returns were all the same
+    (DAPO)."""
+
+    log_episodes_per_rollout: int = 4
+    """Episodes of a rollout whose text goes to TensorBoard."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PromptConfig:
+    """The contents of a prompt beside the observation."""
+
+    history: History = 0
+    """Earlier turns of its episode that a prompt shows: 0 for none, a number, or `full`. Of more than the
+    model's context takes, the older half is left out at once."""
+
+    max_observation_tokens: int | None = None
+    """Limit of one observation; the middle of a longer one is left out, and counted. Null is as many as the
+    model's context leaves beside the system prompt."""
+
+    working_memory: WorkingMemory | None = None
+    """Shows the last turns of the episode above each observation: lgym.memory.WorkingMemory."""
+
+    episodic_memory: EpisodicMemory | None = None
+    """Stores the turns of training's episodes, and shows those that are like the observation:
+    lgym.memory.EpisodicMemory. Evaluation reads it and stores nothing."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SupervisedConfig:
+    """Turns to imitate, beside those that are played; the model's `sft` has their weight."""
+
+    demonstrations: list[DemonstrationSource] | None = None
+    """Turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
+    lgym.data.ExpertDemonstrations."""
+
+    self_imitation: BestEpisodeBuffer | None = None
+    """Supervised learning from the run's own best episodes: lgym.data.BestEpisodeBuffer."""
+
+    sft_batch_size: int = 32
+    """Demonstrated turns beside each minibatch."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EvaluationConfig:
+    """The episodes that validate, test and predict play."""
+
+    eval_env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments in which validate, test and predict differ, such as games kept apart."""
+
+    test_env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments in which test differs from validate, such as games that no choice was made by."""
+
+    eval_episodes: int = 100
+    """Episodes that validate and test play in each mode, greedy and sampled; predict as many."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig, EnvConfig):
+    """All settings of the data side; raises `ConfigError` for those that cannot be, or do not go together."""
+
+    seed: int = 0
+    """Seed of everything random on this side: reset seeds, sampled actions, the order of minibatches."""
+
+    def __post_init__(self) -> None:
+        if (fault := next(self._faults(), None)) is not None:
+            raise ConfigError(f"data.{fault}")
+
+    def _faults(self) -> Iterator[str]:
+        counts = (
+            "num_envs",
+            "update_epochs",
+            "minibatch_size",
+            "sft_batch_size",
+            "group_size",
+            "eval_episodes",
+        )
+        for name in (*counts, "max_observation_tokens", "episodes_per_rollout"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                yield f"{name} is {value}; it must be 1 or more."
+        episodes, turns = self.episodes_per_rollout, self.turns_per_rollout
+        if (episodes is None) == (turns is None):
+            yield (
+                f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the "
+                "two."
+            )
+        if turns is not None and (turns < self.num_envs or turns % self.num_envs):
+            yield (
+                f"turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({self.num_envs}), "
+                f"such as {max(1, round(turns / self.num_envs)) * self.num_envs}."
+            )
+        if self.group_size > 1 and (episodes is None or episodes % self.group_size):
+            yield (
+                f"group_size is {self.group_size} and data.episodes_per_rollout is {episodes}; groups are "
+                "compared as whole episodes, so give episodes_per_rollout as a multiple of group_size."
+            )
+        if self.dynamic_sampling_groups < 0 or (self.dynamic_sampling_groups > 0 and self.group_size < 2):
+            yield (
+                f"dynamic_sampling_groups is {self.dynamic_sampling_groups} and data.group_size is "
+                f"{self.group_size}; give 0 or more groups, of two episodes or more."
+            )
+        if self.history != "full" and self.history < 0:
+            yield f"history is {self.history}; it must be 0 or more turns, or full."
+        if self.env_timeout <= 0:
+            yield f"env_timeout is {self.env_timeout:g} seconds; it must be above 0."
+        if self.self_imitation is not None and (episodes is None or self.history != 0):
+            yield (
+                "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout "
+                f"(it is {episodes}) and data.history: 0 (it is {self.history})."
+            )

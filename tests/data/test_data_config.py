@@ -1,0 +1,30 @@
+"""Settings of the data that cannot be, or do not go together, are refused before a model is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from lgym.data.data_config import DataConfig
+
+
+def settings(**changes) -> DataConfig:
+    """Settings that go together, but for these."""
+    return DataConfig(**{"env": "Counting-v0", "episodes_per_rollout": 8, **changes})
+
+
+def test_limits_of_the_data_are_refused():
+    """Catches a history below 0, a time limit of 0, and self-imitation of turns whose prompts hold what came
+    before."""
+    for fine in ({}, {"history": "full"}, {"self_imitation": object()}):
+        settings(**fine)
+    with pytest.raises(ValueError, match="data.history is -1"):
+        settings(history=-1)
+    with pytest.raises(ValueError, match="data.env_timeout is 0 seconds"):
+        settings(env_timeout=0.0)
+    for changes in (
+        {"episodes_per_rollout": None, "turns_per_rollout": 16},
+        {"history": 1},
+        {"history": "full"},
+    ):
+        with pytest.raises(ValueError, match="data.self_imitation keeps whole episodes"):
+            settings(self_imitation=object(), **changes)
