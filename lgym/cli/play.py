@@ -110,7 +110,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) 
     stage = Stage(data, options)
     runner = EnvRunner(stage.env, data.episode_prompts("predict"))
     rng = None if options.greedy else np.random.default_rng(stream(options.seed, "predict", "actions"))
-    say(escape_control_chars(runner.system_prompt))
+    say(escape_control_chars(runner.prompts.agent.system_prompt))
     with module.inference() as policy:
 
         def play_episode(seed: int) -> tuple[float, int, bool]:

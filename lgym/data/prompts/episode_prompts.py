@@ -1,7 +1,5 @@
 """The prompts of an episode: observations in the agent's words, with memories and earlier turns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lgym.agents.base import TextAgent
@@ -14,7 +12,16 @@ from lgym.rollout import Prompt, Response
 
 
 class EpisodePrompts:
-    """Makes the prompts of one episode after the other."""
+    """Makes the prompts of one episode after the other.
+
+    Args:
+        agent: its words.
+        builder: renders and encodes them.
+        scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers
+            in free text.
+        history: how many earlier turns of the episode a prompt shows.
+        memory: adds memories to the observations; `None` adds nothing.
+    """
 
     def __init__(
         self,
@@ -25,15 +32,6 @@ class EpisodePrompts:
         history: History = 0,
         memory: MemoryPrompt | None = None,
     ) -> None:
-        """
-        Args:
-            agent: its words.
-            builder: renders and encodes them.
-            scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers
-                in free text.
-            history: how many earlier turns of the episode a prompt shows.
-            memory: adds memories to the observations; `None` adds nothing.
-        """
         self.agent = agent
         self.history: History = history
         self._builder = builder
@@ -58,13 +56,10 @@ class EpisodePrompts:
         unanswered."""
         return self._conversation.prompt(self._memory.read(self.observation_text), ())
 
-    def respond(self, response: Response) -> None:
-        """Add the response to the last prompt to the conversation."""
+    def respond(self, response: Response, reward: float) -> None:
+        """Add the response to the last prompt to the conversation, and the turn to the episode's memory."""
         self._conversation.respond(response)
-
-    def remember(self, action_text: str, reward: float) -> None:
-        """Add the turn to the episode's memory."""
-        self._memory.add(RememberedTurn(self.observation_text, action_text, reward))
+        self._memory.add(RememberedTurn(self.observation_text, str(response.action_text), reward))
 
     @property
     def turns(self) -> list[RememberedTurn]:

@@ -1,32 +1,25 @@
 """The distinct prompts of one rollout, and every response that the policy gave."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-import torch
 
 from lgym.rollout import Prompt, Response
 from lgym.types import Policy, Turn
 
 
 class PromptTable:
-    """Numbers prompts in the order in which they come up, and holds the policy's responses and values."""
+    """Numbers prompts in the order in which they come up, and holds the policy's responses and values.
+
+    Args:
+        policy: the policy that acts.
+        keep_kv_cache: whether later prompts extend those that were acted on.
+    """
 
     def __init__(self, policy: Policy, *, keep_kv_cache: bool = True) -> None:
-        """
-        Args:
-            policy: the policy that acts.
-            keep_kv_cache: whether later prompts extend those that were acted on.
-        """
         self._policy = policy
         self._keep_kv_cache = keep_kv_cache
         self._index: dict[Prompt, int] = {}
-        self._responses: dict[
-            int, int
-        ] = {}  # numbers by identity: policies give one object for equal choices
-        self._new: list[Prompt] = []
+        # Numbers by identity: policies give one object for equal choices.
+        self._responses: dict[int, int] = {}
         self.prompts: list[Prompt] = []
         self.responses: list[Response] = []
         self.values = np.zeros(0, dtype=np.float32)  # [U], NaN where not known
@@ -37,18 +30,15 @@ class PromptTable:
         if number is None:
             number = self._index[prompt] = len(self.prompts)
             self.prompts.append(prompt)
-            self._new.append(prompt)
         return number
 
     def act(self, prompt_index: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         """The numbers of the responses to n numbered prompts: sampled, or without `rng` the likeliest."""
         prompts = [self.prompts[number] for number in prompt_index.tolist()]
-        responses, values = self._policy.act(
-            prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=self._new
-        )
+        new = self.prompts[len(self.values) :]
+        responses, values = self._policy.act(prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=new)
         self._extend_values()
         self.values[prompt_index] = values.float().numpy()
-        self._new = []
         return np.array([self._number(response) for response in responses])
 
     def complete(self) -> None:
@@ -71,14 +61,6 @@ class PromptTable:
             value=None if np.isnan(value) else float(value),
             probabilities=dict(zip(prompt.candidates, probabilities, strict=True)) if probabilities else {},
         )
-
-    def record(self) -> dict[str, Any]:
-        """The entries of a `Rollout`."""
-        return {
-            "prompts": tuple(self.prompts),
-            "prompt_values": torch.from_numpy(self.values),
-            "responses": tuple(self.responses),
-        }
 
     def _number(self, response: Response) -> int:
         number = self._responses.setdefault(id(response), len(self.responses))

@@ -1,7 +1,5 @@
 """The environments of training and their random streams, as a checkpoint keeps them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
