@@ -116,7 +116,7 @@ class EnvRunner:
         self.prompts.respond(self.responses[-1], float(reward))
         if not terminated:
             waits = self._penalty is not None
-            self.prompt = self.prompts.repeat() if waits else self.prompts.observe(observation, info)
+            self.prompt = self.prompts.prompt() if waits else self.prompts.observe(observation, info)
         self.episode_return += float(reward)
         self.live = not (terminated or truncated)
         return float(reward), bool(terminated), bool(truncated)
