@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 
 import gymnasium
-import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

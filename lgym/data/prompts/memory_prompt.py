@@ -50,9 +50,8 @@ class MemoryPrompt:
             return observation_text
         summarize = partial(summary, self._agent)
         recent = "" if self._working is None else self._working.recent(turns, summarize)
-        if self._episodic is None:
-            return self._render(observation_text, recent, ())
-        similar = self._episodic.similar(turns, remembered(observation_text))
+        query = remembered(observation_text)
+        similar = () if self._episodic is None else self._episodic.similar(turns, query)
         return self._render(observation_text, recent, similar)
 
     def _render(self, observation_text: str, recent: str, similar: Sequence[Memory]) -> str:

@@ -97,8 +97,9 @@ class Collector:
             else:
                 progress(len(recorder.finished), episodes)
         rollout = recorder.rollout()
-        kept = range(first, first + self._kept_transcripts)
-        self.transcripts = recorder.transcripts(kept, self._runners[0].prompts.agent.system_prompt)
+        self.transcripts = recorder.transcripts(
+            range(first, first + self._kept_transcripts), self._runners[0].prompts.agent.system_prompt
+        )
         if self._remember is not None:
             self._remember([turns for _, turns in sorted(recorder.remembered.items())])
         return rollout
@@ -120,8 +121,8 @@ class Collector:
                 self._drop(runner, recorder, lost)
                 continue
             next_prompt = -1 if terminated else table.index(runner.prompt)
-            outcome = (reward, terminated, truncated, runner.parsed, next_prompt)
-            turns.append((i, asked, answer, runner.number, runner.seed, *outcome))
+            ending = (terminated, truncated, runner.parsed, next_prompt)
+            turns.append((i, asked, answer, runner.number, runner.seed, reward, *ending))
             if not runner.live:
                 recorder.finish(runner)
                 self._last_episode += self._dynamic_sampling.ended(runner.number, runner.episode_return)

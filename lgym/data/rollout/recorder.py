@@ -34,19 +34,19 @@ IDLE = np.array((-1, 0, 0, 0, 0, 0.0, True, False, True, -1), dtype=TURN)
 
 @dataclass
 class EpisodeCounts:
-    """The episodes of a run: played = finished + dropped + those under way."""
+    """The episodes of a run: played = finished + dropped + those under way.
+
+    Attributes:
+        played: begun; one that is begun anew is another.
+        finished: played to their end.
+        dropped: lost with their process.
+        turns: turns of all of them but the dropped.
+    """
 
     played: int = 0
-    """Begun; one that is begun anew is another."""
-
     finished: int = 0
-    """Played to their end."""
-
     dropped: int = 0
-    """Lost with their process."""
-
     turns: int = 0
-    """Turns of all of them but the dropped."""
 
 
 class Recorder:

@@ -16,9 +16,9 @@ class TrainingPlay:
 
     def __init__(self, seed: int, collector: Collector) -> None:
         self.collector = collector
-        rank = distributed.rank()
         self.rngs = {
-            purpose: np.random.default_rng(stream(seed, "fit", purpose, rank)) for purpose in PURPOSES
+            purpose: np.random.default_rng(stream(seed, "fit", purpose, distributed.rank()))
+            for purpose in PURPOSES
         }
 
     def state_dict(self) -> dict[str, Any]:
