@@ -16,7 +16,7 @@ from lgym.cli.runs import CHECKPOINTS
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.prompt_table import PromptTable
+from lgym.data.rollout.recorder import PromptTable
 from lgym.data.seeds import stream
 from lgym.modules import PolicyLearner
 from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say

@@ -29,8 +29,9 @@ def stream(seed: int, stage: str, purpose: Purpose, rank: int = 0) -> np.random.
         purpose: see `Purpose`.
         rank: the process.
     """
-    key = (get_args(Purpose).index(purpose), list(STAGES).index(stage), rank)
-    return np.random.SeedSequence(seed, spawn_key=key)
+    return np.random.SeedSequence(
+        seed, spawn_key=(get_args(Purpose).index(purpose), list(STAGES).index(stage), rank)
+    )
 
 
 def first_reset_seed(seed: int, stage: str, rank: int = 0, size: int = 1) -> int:

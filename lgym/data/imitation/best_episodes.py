@@ -78,8 +78,7 @@ class BestEpisodeBuffer:
         turn_index: dict[tuple[Any, ...], int] = {}
         episodes = []
         for episode_return, reset_seed, turns in self._episodes.values():
-            fields = [tuple(vars(turn).values()) for turn in turns]
-            indices = [turn_index.setdefault(turn, len(turn_index)) for turn in fields]
+            indices = [turn_index.setdefault(tuple(vars(turn).values()), len(turn_index)) for turn in turns]
             episodes.append((episode_return, reset_seed, indices))
         return {"turns": list(turn_index), "episodes": episodes}
 

@@ -92,15 +92,15 @@ class SFTSampler:
 
     def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:
         """The candidate that is the response, or else its action."""
-        text: str | None = demonstration.response_text
-        if text not in candidates:
-            text = candidate_of(self._agent, self._agent.parse(text).action, candidates)
-        if text is None:
+        if demonstration.response_text in candidates:
+            return candidates.index(demonstration.response_text)
+        action = self._agent.parse(demonstration.response_text).action
+        if (candidate := candidate_of(self._agent, action, candidates)) is None:
             raise ConfigError(
                 f"The demonstration {demonstration.response_text!r} names none of the candidates "
                 f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
             )
-        return candidates.index(text)
+        return candidates.index(candidate)
 
 
 def load_demonstrations(

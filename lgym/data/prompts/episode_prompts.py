@@ -68,8 +68,8 @@ class EpisodePrompts:
         """Add the response to the last prompt to the conversation, and the turn to the episode's memory."""
         self._conversation.respond(response)
         if self._memory.remembers:
-            observation_text = remembered(self.observation_text)
-            self.turns.append(RememberedTurn(observation_text, str(response.action_text), reward))
+            text = remembered(self.observation_text)
+            self.turns.append(RememberedTurn(text, str(response.action_text), reward))
 
     def state_dict(self) -> dict[str, Any]:
         """The observation at hand, and the texts read in this episode as far as its prompts still show them:

@@ -48,8 +48,7 @@ class MemoryPrompt:
         """
         if not self.remembers:
             return observation_text
-        summarize = partial(summary, self._agent)
-        recent = "" if self._working is None else self._working.recent(turns, summarize)
+        recent = "" if self._working is None else self._working.recent(turns, partial(summary, self._agent))
         query = remembered(observation_text)
         similar = () if self._episodic is None else self._episodic.similar(turns, query)
         return self._render(observation_text, recent, similar)

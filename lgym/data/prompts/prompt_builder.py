@@ -169,10 +169,11 @@ class PromptBuilder:
         _require_distinct(prompt)
         if not self.fits(prompt_ids, prompt.candidates):
             raise ConfigError(
-                f"A prompt with its longest candidate has {len(prompt_ids) + self.longest(key[1])} tokens, more "
-                f"than the {self._context_length} that the model's context leaves beside its response, with next to "
-                "nothing of the observation. Shorten the system prompt or the candidates, or choose a model "
-                f"with a longer prompt. The observation read: {observation_text[:200]!r}"
+                f"A prompt with its longest candidate has {len(prompt_ids) + self.longest(key[1])} tokens, "
+                f"more than the {self._context_length} that the model's context leaves beside its response, "
+                "with next to nothing of the observation. Shorten the system prompt or the candidates, or "
+                "choose a model with a longer prompt. The observation read: "
+                f"{observation_text[:200]!r}"
             )
         size = len(prompt_ids) + sum(map(len, prompt.candidate_ids))
         if self._tokens + size > CACHED_TOKENS:

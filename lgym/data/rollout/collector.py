@@ -10,8 +10,7 @@ import numpy as np
 
 from lgym.data.rollout.dynamic_sampling import DynamicSampling
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.prompt_table import PromptTable
-from lgym.data.rollout.recorder import EpisodeCounts, Recorder
+from lgym.data.rollout.recorder import EpisodeCounts, PromptTable, Recorder
 from lgym.envs.workers import WorkerLostError
 from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Rollout

@@ -23,8 +23,10 @@ class TrainingPlay:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and texts."""
-        rngs = {purpose: rng.bit_generator.state for purpose, rng in self.rngs.items()}
-        return {"rng": rngs, "collector": self.collector.state_dict()}
+        return {
+            "rng": {purpose: rng.bit_generator.state for purpose, rng in self.rngs.items()},
+            "collector": self.collector.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
