@@ -81,8 +81,8 @@ class Collector:
                 rollout.
             progress: called after every step of the environments.
         """
-        history = any(runner.prompts.history != 0 for runner in self._runners)
-        recorder = Recorder(PromptTable(policy, keep_kv_cache=history), len(self._runners), self.counts)
+        has_history = any(runner.prompts.history != 0 for runner in self._runners)
+        recorder = Recorder(PromptTable(policy, keep_kv_cache=has_history), len(self._runners), self.counts)
         if prompts := self._prefetched():
             policy.prefetch(prompts)
         first = self._episodes_started
