@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 
 import gymnasium
-import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -15,7 +14,7 @@ from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import checkpoint, lgym, scalars
 from lgym.callbacks.episode_logger import CELL, as_markdown
 from lgym.callbacks.token_picture import ShownToken, token_picture
-from lgym.data.prompts.memory_prompt import REMEMBERED_CHARACTERS, MemoryPrompt
+from lgym.data.prompts.memory_prompt import REMEMBERED_CHARACTERS, MemoryPrompt, remembered
 from lgym.memory import EpisodicMemory, RememberedTurn
 from lgym.types import Episode, ParsedAction, Turn
 
@@ -221,12 +220,11 @@ def test_memories_of_long_observations_are_short():
     """Comparing two of a megabyte each would take minutes."""
     memory = EpisodicMemory()
     memory_prompt = MemoryPrompt(EchoAgent(), None, memory)
-    memory_prompt.add(RememberedTurn("x" * 1_000_000, "red", 1.0))
-    assert len(memory_prompt.turns[0].observation_text) < REMEMBERED_CHARACTERS + 100
-    memory.store([memory_prompt.turns], EchoAgent().summarize)
-    shown = memory_prompt.read("x" * 1_000_000)
+    turns = [RememberedTurn(remembered("x" * 1_000_000), "red", 1.0)]
+    assert len(turns[0].observation_text) < REMEMBERED_CHARACTERS + 100
+    memory.store([turns], EchoAgent().summarize)
+    shown = memory_prompt.read("x" * 1_000_000, turns)
     assert "; return +1" in shown
     assert shown.count("x") >= 1_000_000  # the observation in hand is whole
-    memory_prompt.add(RememberedTurn("\ud800", "red", 1.0))
-    assert np.isfinite(memory_prompt.turns[1].reward)
-    assert memory_prompt.read("\ud800 red")
+    turns.append(RememberedTurn(remembered("\ud800"), "red", 1.0))
+    assert memory_prompt.read("\ud800 red", turns)

@@ -16,7 +16,7 @@ from lgym.cli.runs import CHECKPOINTS
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.prompt_table import PromptTable
+from lgym.data.rollout.recorder import PromptTable
 from lgym.data.seeds import stream
 from lgym.modules import PolicyLearner
 from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say
@@ -110,7 +110,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) 
     stage = Stage(data, options)
     runner = EnvRunner(stage.env, data.episode_prompts("predict"))
     rng = None if options.greedy else np.random.default_rng(stream(options.seed, "predict", "actions"))
-    say(escape_control_chars(runner.system_prompt))
+    say(escape_control_chars(runner.prompts.agent.system_prompt))
     with module.inference() as policy:
 
         def play_episode(seed: int) -> tuple[float, int, bool]:

@@ -1,10 +1,12 @@
 """Random streams of a run: one for each purpose, and reset seeds that no two stages share."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 Purpose = Literal["resets", "actions", "order"]
+"""The first reset seed; sampling of actions; the order of minibatches and the draws of turns to imitate. A
+purpose's place here is in its stream's key."""
 
 STAGES: dict[str, tuple[int, int]] = {
     "fit": (0, 2**30),
@@ -15,9 +17,6 @@ STAGES: dict[str, tuple[int, int]] = {
 """The lowest reset seed of each stage, and the number of its seeds. Environments take numbers from 0 to 2**31
 - 1."""
 
-PURPOSE_KEYS = {"resets": 0, "actions": 1, "order": 2}
-"""The first reset seed; sampling of actions; the order of minibatches and the draws of turns to imitate."""
-
 
 def stream(seed: int, stage: str, purpose: Purpose, rank: int = 0) -> np.random.SeedSequence:
     """The random stream of a purpose, a stage and a process, for `np.random.default_rng`.
@@ -27,10 +26,12 @@ def stream(seed: int, stage: str, purpose: Purpose, rank: int = 0) -> np.random.
     Args:
         seed: the run's.
         stage: fit, validate, test or predict.
-        purpose: see `PURPOSES`.
+        purpose: see `Purpose`.
         rank: the process.
     """
-    return np.random.SeedSequence(seed, spawn_key=(PURPOSE_KEYS[purpose], list(STAGES).index(stage), rank))
+    return np.random.SeedSequence(
+        seed, spawn_key=(get_args(Purpose).index(purpose), list(STAGES).index(stage), rank)
+    )
 
 
 def first_reset_seed(seed: int, stage: str, rank: int = 0, size: int = 1) -> int:

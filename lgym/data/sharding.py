@@ -1,13 +1,11 @@
 """Sharding of a run over its processes: all take the same number of steps and none repeats another's work."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lgym import distributed
-from lgym.memory import RememberedTurn
-
-Remember = Callable[[list[list[RememberedTurn]]], None]
+from lgym.data.rollout.collector import Remember
 
 
 def shard_range(total: int) -> tuple[int, int]:

@@ -344,7 +344,7 @@ def test_replies_are_parsed_in_play():
     reply = json.dumps({"action": agent.actions[1]})
     runner.step(Response(tuple(tiny.tokenizer().encode(reply)), (), True, reply))
     assert runner.parsed
-    assert runner._reader.action == 1
+    assert runner.action == 1
     runner.close()
 
 

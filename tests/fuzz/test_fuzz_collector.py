@@ -246,9 +246,9 @@ def test_turns_and_rewards_keep_in_step_whatever_is_answered(setup, answers, see
             shown, *outcome = expected.step(last)
             assert [reward, terminated, truncated] == outcome[:3]
         rewards.append(reward)
-        assert [turn.reward for turn in runner.turns] == rewards
+        assert [turn.reward for turn in runner.prompts.turns] == rewards
         assert (
-            [turn.answer for turn in runner.turns]
+            [turn.answer for turn in runner.prompts.turns]
             == [response.action_text for response in runner.responses]
             == answers[: len(rewards)]
         )

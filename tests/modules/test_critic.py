@@ -20,7 +20,7 @@ from helpers.rollouts import (
 )
 from helpers.training import tiny_config
 from lgym.callbacks.export import export_adapter
-from lgym.data.rollout.prompt_table import PromptTable
+from lgym.data.rollout.recorder import PromptTable
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO
 from lgym.policies import CandidatePolicy
 
@@ -86,7 +86,7 @@ def test_without_a_critic_no_value_is_computed():
     table = PromptTable(SimpleNamespace(has_critic=False))  # which has nothing to compute with
     table.index(TEXT_PROMPTS[0])
     table.complete()
-    assert table.record()["prompt_values"].isnan().tolist() == [True]
+    assert torch.from_numpy(table.values).isnan().tolist() == [True]
 
 
 def test_the_values_of_a_policy_without_a_head_are_not_known():

@@ -8,14 +8,16 @@ from lgym.types import ConfigError
 
 
 class FinishedEpisode(NamedTuple):
-    """An episode played to its end."""
+    """An episode played to its end.
+
+    Attributes:
+        episode_return: the undiscounted sum of its rewards.
+        reset_seed: the seed that the environment was reset with.
+        turns: its turns, the oldest first.
+    """
 
     episode_return: float
-    """The undiscounted sum of its rewards."""
-
     reset_seed: int
-    """The seed that the environment was reset with."""
-
     turns: tuple[Demonstration, ...]
 
 
@@ -76,11 +78,7 @@ class BestEpisodeBuffer:
         turn_index: dict[tuple[Any, ...], int] = {}
         episodes = []
         for episode_return, reset_seed, turns in self._episodes.values():
-            fields = [
-                (turn.observation_text, turn.response_text, turn.candidates, turn.response_ids)
-                for turn in turns
-            ]
-            indices = [turn_index.setdefault(turn, len(turn_index)) for turn in fields]
+            indices = [turn_index.setdefault(tuple(vars(turn).values()), len(turn_index)) for turn in turns]
             episodes.append((episode_return, reset_seed, indices))
         return {"turns": list(turn_index), "episodes": episodes}
 

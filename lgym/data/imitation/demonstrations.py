@@ -1,17 +1,16 @@
 """Demonstrations as text: from a JSON Lines file, or played by a scripted expert."""
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
-import numpy as np
 from tqdm import tqdm
 
 from lgym.agents.base import TextAgent
+from lgym.data.prompts.action_candidates import candidate_of
 from lgym.types import ConfigError
 
 OBSERVATION_KEYS = ("observation", "observation_text", "prompt", "input", "question", "state")
@@ -20,17 +19,19 @@ RESPONSE_KEYS = ("response", "response_text", "completion", "output", "answer", 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One turn to imitate. Two are equal where both texts are."""
+    """One turn to imitate. Two are equal where both texts are.
+
+    Attributes:
+        observation_text: the agent's text of the observation.
+        response_text: without an end-of-turn token.
+        candidates: the candidates of the choice; empty where unknown, and where there was no choice.
+        response_ids: the tokens that a model sampled as this response; empty where it came as text.
+    """
 
     observation_text: str
     response_text: str
-    """Without an end-of-turn token."""
-
     candidates: tuple[str, ...] = field(default=(), compare=False)
-    """The candidates of the choice; empty where unknown, and where there was no choice."""
-
     response_ids: tuple[int, ...] = field(default=(), compare=False)
-    """The tokens that a model sampled as this response; empty where it came as text."""
 
 
 class DemonstrationSource(Protocol):
@@ -108,9 +109,9 @@ class JsonlDemonstrations:
             try:
                 observation = agent.format_observation(observation)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
-                name = type(agent).__name__
                 raise ConfigError(
-                    f"{name}.format_observation cannot read {observation!r} ({error}); give text"
+                    f"{type(agent).__name__}.format_observation cannot read {observation!r} ({error}); give "
+                    "text"
                 ) from error
         return observation, _response_text(agent, response, agent.actions)
 
@@ -139,9 +140,7 @@ class ExpertDemonstrations:
         """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is
         kept."""
         env = make_env()
-        seeds = tqdm(
-            range(self.seed, self.seed + self.episodes), "expert episodes", leave=False, file=sys.stderr
-        )
+        seeds = tqdm(range(self.seed, self.seed + self.episodes), "expert episodes", leave=False)
         try:
             episodes = [self._play(env, agent, seed) for seed in seeds]
         finally:
@@ -165,9 +164,9 @@ class ExpertDemonstrations:
                 response = _response_text(agent, answer, candidates)
                 turns.append(_checked(agent, agent.format_observation(observation), response, candidates))
             except ValueError as error:
-                name = type(self.policy).__name__
                 raise ConfigError(
-                    f"{name} answered {answer!r} to the observation {observation!r}: {error}"
+                    f"{type(self.policy).__name__} answered {answer!r} to the observation {observation!r}: "
+                    f"{error}"
                 ) from error
             observation, reward, terminated, truncated, info = env.step(agent.parse(response).action)
             episode_return += float(reward)
@@ -210,15 +209,13 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> str:
-    if isinstance(answer, str):
-        return answer
-    for candidate in candidates:
-        if np.array_equal(agent.parse(candidate).action, answer):
-            return candidate
-    offered = ", ".join(map(repr, candidates)) or "no candidates"
-    raise ConfigError(
-        f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})"
-    )
+    response = answer if isinstance(answer, str) else candidate_of(agent, answer, candidates)
+    if response is None:
+        offered = ", ".join(map(repr, candidates)) or "no candidates"
+        raise ConfigError(
+            f"{answer!r} is not text, nor the action of what {type(agent).__name__} offers ({offered})"
+        )
+    return response
 
 
 def _checked(

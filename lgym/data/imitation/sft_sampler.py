@@ -1,18 +1,19 @@
 """Demonstrated turns for supervised learning: from a source, and from the run's own best episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import gymnasium
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from lgym import distributed
 from lgym.agents.base import TextAgent
 from lgym.batch import ResponseBatch
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.prompts.action_candidates import candidate_of
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
@@ -20,7 +21,18 @@ from lgym.types import ConfigError
 
 class SFTSampler:
     """Samples demonstrated turns, each as likely as the others, whether from a source or from the best
-    episodes."""
+    episodes.
+
+    Args:
+        agent: whose words they are.
+        builder: makes prompts of observations.
+        demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled,
+            and the number of the candidate that it names, or -1.
+        demonstrations: turns that are always there.
+        self_imitation: whose episodes come and go.
+        size: turns drawn for one minibatch.
+        scores_candidates: whether responses name a candidate.
+    """
 
     def __init__(
         self,
@@ -33,35 +45,21 @@ class SFTSampler:
         *,
         scores_candidates: bool,
     ) -> None:
-        """
-        Args:
-            agent: whose words they are.
-            builder: makes prompts of observations.
-            demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled,
-                and the number of the candidate that it names, or -1.
-            demonstrations: turns that are always there.
-            self_imitation: whose episodes come and go.
-            size: turns drawn for one minibatch.
-            scores_candidates: whether responses name a candidate.
-        """
         self._agent = agent
         self._builder = builder
         self._demonstrated = demonstrated
         self._self_imitation = self_imitation
         self._size = size
         self._scores_candidates = scores_candidates
-        self._demonstrations = [self._turn(demonstration) for demonstration in demonstrations]
+        self._demonstrations = list(map(self._turn, demonstrations))
         self._turns = self._demonstrations
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Keep the best episodes of a rollout of whole episodes, whichever process played them."""
         if self._self_imitation is not None:
-            self._self_imitation.add(
-                episode for part in distributed.all_gather_object(_episodes(rollout)) for episode in part
-            )
-            self._turns = self._demonstrations + [
-                self._turn(demonstration) for demonstration in self._self_imitation.turns()
-            ]
+            episodes = distributed.all_gather_object(_episodes(rollout))
+            self._self_imitation.add(chain.from_iterable(episodes))
+            self._turns = [*self._demonstrations, *map(self._turn, self._self_imitation.turns())]
 
     @property
     def has_demonstrations(self) -> bool:
@@ -97,13 +95,12 @@ class SFTSampler:
         if demonstration.response_text in candidates:
             return candidates.index(demonstration.response_text)
         action = self._agent.parse(demonstration.response_text).action
-        for number, candidate in enumerate(candidates):
-            if np.array_equal(self._agent.parse(candidate).action, action):
-                return number
-        raise ConfigError(
-            f"The demonstration {demonstration.response_text!r} names none of the candidates "
-            f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
-        )
+        if (candidate := candidate_of(self._agent, action, candidates)) is None:
+            raise ConfigError(
+                f"The demonstration {demonstration.response_text!r} names none of the candidates "
+                f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
+            )
+        return candidates.index(candidate)
 
 
 def load_demonstrations(
@@ -133,13 +130,12 @@ def _episodes(rollout: Rollout) -> list[FinishedEpisode]:
 
 
 def _batch(turns: Sequence[tuple[Prompt, Response]]) -> ResponseBatch:
-    numbers: dict[Prompt, int] = {}
-    for prompt, _ in turns:
-        numbers.setdefault(prompt, len(numbers))
+    prompts = dict.fromkeys(prompt for prompt, _ in turns)  # distinct, in the order in which they come
+    numbers = {prompt: number for number, prompt in enumerate(prompts)}
     turns = sorted(turns, key=lambda turn: numbers[turn[0]])
-    mask = torch.zeros(len(turns), max(len(response.action_mask) for _, response in turns), dtype=torch.bool)
-    for row, (_, response) in zip(mask, turns, strict=True):
-        row[: len(response.action_mask)] = torch.tensor(response.action_mask)
+    mask = pad_sequence(
+        [torch.tensor(response.action_mask, dtype=torch.bool) for _, response in turns], batch_first=True
+    )
     mask = mask[:, : int(mask.any(0).nonzero().max()) + 1]
     return ResponseBatch(
         prompts=tuple(numbers),

@@ -1,8 +1,10 @@
 """Candidates of an agent, checked before the model sees them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.types import ConfigError
@@ -54,6 +56,11 @@ def action_of(agent: TextAgent, text: str) -> Any:
             f"understand it: {parsed.reason or 'no reason given'}. Every candidate must be an action."
         )
     return parsed.action
+
+
+def candidate_of(agent: TextAgent, action: Any, candidates: Iterable[str]) -> str | None:
+    """The first candidate that names an action of the environment; `None` if none does."""
+    return next((text for text in candidates if np.array_equal(agent.parse(text).action, action)), None)
 
 
 def _no_candidates(agent: TextAgent, observation: Any) -> ConfigError:

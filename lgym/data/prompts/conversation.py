@@ -15,7 +15,7 @@ class Conversation:
 
     Append-only: the prompts and responses stay the tokens that they were, and the next prompt is these with
     the template's text for what is new behind them. Where that is not what the template makes of the
-    conversation (it trims replies, drops earlier thinking, or the window has moved on), a new transcript
+    conversation (it trims responses, drops earlier thinking, or the window has moved on), a new transcript
     starts: the whole is rendered and encoded anew. If it grows too long for the model, the older half of its
     turns is left out at once: were it one turn after the other, no prompt would extend the one before, and
     each would be computed from its first token.
@@ -28,13 +28,12 @@ class Conversation:
     def __init__(self, builder: PromptBuilder, history: History) -> None:
         self._builder = builder
         self._history = history
-        self._turns: list[tuple[str, str]] = []  # observations and replies, as the template is given them
-        self._text = ""  # of the current prompt
-        self._ids: tuple[int, ...] = ()
+        self._turns: list[tuple[str, str]] = []  # observations and responses, as the template is given them
         self._observation = ""
-        self._response: Response | None = None
-        self._reply = ""  # the same as the template is given it
-        self.transcripts = 0
+        self._text = ""  # of the transcript: the last prompt with the response to it
+        self._ids: tuple[int, ...] = ()
+        self._end_id: int | None = None  # the token that ended the response's text
+        self.transcripts = 1
 
     def prompt(self, observation_text: str, candidates: Sequence[str]) -> Prompt:
         """The prompt at an observation. One that is too long even by itself is shortened."""
@@ -56,32 +55,30 @@ class Conversation:
             text = self._builder.render((), self._observation)
             ids = self._builder.encode(text)
         self._text, self._ids = text, ids
-        is_shortened = self._observation != full_text
-        return self._builder.with_prompt(ids, self._observation, candidates, shortened=is_shortened)
+        return self._builder.with_prompt(
+            ids, self._observation, candidates, shortened=self._observation != full_text
+        )
 
     def respond(self, response: Response) -> None:
         """Add the response to the last prompt."""
         if self._history != 0:
             ids = response.history_ids
-            self._reply = self._builder.reply_text(response.text, ids[:-1] if _has_end(response) else ids)
-            self._turns.append((self._observation, self._reply))
-            self._response = response
+            has_end = response.finished and response.choice < 0  # after a candidate there is no such token
+            reply = self._builder.reply_text(response.text, ids[:-1] if has_end else ids)
+            self._turns.append((self._observation, reply))
+            self._text += reply
+            self._ids += ids
+            self._end_id = ids[-1] if has_end else None
 
     def _extended(self, text: str) -> tuple[int, ...] | None:
         """The transcript's tokens with those of the template's new text; `None` if that does not extend
         it."""
-        response = self._response
-        if response is None or not text.startswith(self._text + self._reply):
+        if not text.startswith(self._text):
             return None
-        new_text = text[len(self._text) + len(self._reply) :]
-        if _has_end(response):
-            end = self._builder.decode(response.history_ids[-1])
-            if not new_text.startswith(end) and self._builder.is_special(response.history_ids[-1]):
+        new_text = text[len(self._text) :]
+        if self._end_id is not None:
+            end = self._builder.tokenizer.decode([self._end_id])
+            if not new_text.startswith(end) and self._end_id in self._builder.tokenizer.all_special_ids:
                 return None
             new_text = new_text.removeprefix(end)
-        return self._ids + response.history_ids + self._builder.encode(new_text)
-
-
-def _has_end(response: Response) -> bool:
-    """Check that the last token ended a text, rather than a candidate."""
-    return response.finished and response.choice < 0
+        return self._ids + self._builder.encode(new_text)

@@ -1,20 +1,29 @@
 """The prompts of an episode: observations in the agent's words, with memories and earlier turns."""
 
-from __future__ import annotations
-
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from lgym.agents.base import TextAgent
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.conversation import Conversation, History
-from lgym.data.prompts.memory_prompt import MemoryPrompt
+from lgym.data.prompts.memory_prompt import MemoryPrompt, remembered
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Response
 
 
 class EpisodePrompts:
-    """Makes the prompts of one episode after the other."""
+    """Makes the prompts of one episode after the other.
+
+    Args:
+        agent: its words.
+        builder: renders and encodes them.
+        scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers
+            in free text.
+        history: how many earlier turns of the episode a prompt shows.
+        memory: adds memories to the observations; `None` adds nothing.
+    """
 
     def __init__(
         self,
@@ -25,15 +34,6 @@ class EpisodePrompts:
         history: History = 0,
         memory: MemoryPrompt | None = None,
     ) -> None:
-        """
-        Args:
-            agent: its words.
-            builder: renders and encodes them.
-            scores_candidates: whether the policy chooses between the agent's candidates; otherwise it answers
-                in free text.
-            history: how many earlier turns of the episode a prompt shows.
-            memory: adds memories to the observations; `None` adds nothing.
-        """
         self.agent = agent
         self.history: History = history
         self._builder = builder
@@ -44,38 +44,42 @@ class EpisodePrompts:
     def begin(self) -> None:
         """Start an episode."""
         self.observation_text = ""  # without what memories add
+        self.turns: list[RememberedTurn] = []  # of the episode so far, if there are memories
+        self._shown: list[str] = []  # observations with their memories
+        self._restored: deque[str | None] = deque()  # the coming ones, as they were shown before
         self._conversation = Conversation(self._builder, self.history)
-        self._memory.begin()
 
     def observe(self, observation: Any, info: dict[str, Any]) -> Prompt:
         """The prompt of a new observation."""
         self.observation_text = self.agent.format_observation(observation)
-        candidates = candidates_of(self.agent, observation, info) if self._scores_candidates else ()
-        return self._conversation.prompt(self._memory.read(self.observation_text), candidates)
+        return self.prompt(candidates_of(self.agent, observation, info) if self._scores_candidates else ())
 
-    def repeat(self) -> Prompt:
-        """The prompt of the same observation once more, which a response without an action leaves
+    def prompt(self, candidates: Sequence[str] = ()) -> Prompt:
+        """The prompt of the observation at hand; once more where a response without an action leaves it
         unanswered."""
-        return self._conversation.prompt(self._memory.read(self.observation_text), ())
+        if self._restored:
+            text = self._restored.popleft() or self.observation_text
+        else:
+            text = self._memory.read(self.observation_text, self.turns)
+        self._shown.append(text)
+        return self._conversation.prompt(text, candidates)
 
-    def respond(self, response: Response) -> None:
-        """Add the response to the last prompt to the conversation."""
+    def respond(self, response: Response, reward: float) -> None:
+        """Add the response to the last prompt to the conversation, and the turn to the episode's memory."""
         self._conversation.respond(response)
-
-    def remember(self, action_text: str, reward: float) -> None:
-        """Add the turn to the episode's memory."""
-        self._memory.add(RememberedTurn(self.observation_text, action_text, reward))
-
-    @property
-    def turns(self) -> list[RememberedTurn]:
-        """The turns of the episode so far, if there are memories; another list than that of the next
-        episode."""
-        return self._memory.turns
+        if self._memory.remembers:
+            text = remembered(self.observation_text)
+            self.turns.append(RememberedTurn(text, str(response.action_text), reward))
 
     def state_dict(self) -> dict[str, Any]:
-        """The observation at hand, and the memories that the episode's prompts still show."""
-        return {"observation_text": self.observation_text, **self._memory.state_dict(self.history)}
+        """The observation at hand, and the texts read in this episode as far as its prompts still show them:
+        memories may since have changed."""
+        state: dict[str, Any] = {"observation_text": self.observation_text}
+        if self._memory.remembers:
+            earlier = [None] * (len(self._shown) - 1) if self.history == 0 else self._shown[:-1]
+            state["shown"] = [*earlier, *self._shown[-1:]]
+        return state
 
     def restore_memories(self, state: dict[str, Any]) -> None:
         """Show the coming observations with the memories of `state_dict`."""
-        self._memory.bring_back(state.get("shown", ()))
+        self._restored = deque(state.get("shown", ()))

@@ -34,6 +34,10 @@ class PromptBuilder:
         system_prompt: the beginning of every prompt.
         context_length: the longest prompt, with its longest candidate, in tokens.
         max_observation_tokens: of one observation; `None` takes what the context leaves.
+
+    Attributes:
+        tokenizer: the model's.
+        encode: `(text)`: the tokens of rendered text.
     """
 
     def __init__(
@@ -43,8 +47,9 @@ class PromptBuilder:
         context_length: int,
         max_observation_tokens: int | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._escaper = SpecialTokenEscaper(tokenizer)
+        self.encode = self._escaper.encode
         self._max_observation_tokens = max_observation_tokens
         self._system_prompt = system_prompt
         self._context_length = context_length
@@ -64,9 +69,8 @@ class PromptBuilder:
                 is longer than the model's context.
         """
         key = (observation_text, tuple(candidates))
-        known = self._prompts.get(key)
-        if known is not None:
-            return known
+        if key in self._prompts:
+            return self._prompts[key]
         full_text = replace_surrogates(observation_text)
         text = self.readable(full_text)
         prompt_ids = self.encode(self.render((), text))
@@ -95,8 +99,9 @@ class PromptBuilder:
             ValueError: as `prompt`.
         """
         key = (prompt_ids, tuple(candidates))
-        known = self._prompts.get(key)
-        return self._add(key, prompt_ids, observation_text, shortened=shortened) if known is None else known
+        if key in self._prompts:
+            return self._prompts[key]
+        return self._add(key, prompt_ids, observation_text, shortened=shortened)
 
     def readable(self, observation_text: str, candidates: Sequence[str] | None = None) -> str:
         """The part of an observation that `max_observation_tokens` and `CHARACTERS_PER_TOKEN` allow.
@@ -104,10 +109,12 @@ class PromptBuilder:
         Given its candidates, as much as fits a prompt of its own with the longest of them.
         """
         kept = min(len(observation_text), CHARACTERS_PER_TOKEN * self._context_length)
-        limit = self._max_observation_tokens
-        if limit is not None:
+        if self._max_observation_tokens is not None:
             kept = fit_to_tokens(
-                observation_text, lambda text: len(self._escaper.token_ids(text)), limit, kept
+                observation_text,
+                lambda text: len(self._escaper.token_ids(text)),
+                self._max_observation_tokens,
+                kept,
             )
         if candidates is not None:
             room = self._context_length - self.longest(candidates)
@@ -117,7 +124,7 @@ class PromptBuilder:
         return truncate_middle(observation_text, kept)
 
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
-        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and replies, and the
+        """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and responses, and the
         current observation."""
         messages = self._messages(turns, observation_text)
         text = self._apply_template(messages)
@@ -129,7 +136,7 @@ class PromptBuilder:
         return text
 
     def reply_text(self, text: str, ids: Collection[int] = ()) -> str:
-        """A reply as `render` takes it: plain text, except for markup such as `<think>` that is among its
+        """A response as `render` takes it: plain text, except for markup such as `<think>` that is among its
         tokens.
 
         Special tokens among them are not in its text.
@@ -140,19 +147,9 @@ class PromptBuilder:
         """Check that a prompt with its longest candidate is within the context length."""
         return len(prompt_ids) + self.longest(candidates) <= self._context_length
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """The tokens of rendered text."""
-        return self._escaper.encode(text)
-
     def longest(self, candidates: Iterable[str]) -> int:
         """The tokens of the longest candidate."""
         return max((len(self._escaper.token_ids(candidate)) for candidate in candidates), default=0)
-
-    def decode(self, token_id: int) -> str:
-        return self._tokenizer.decode([token_id])
-
-    def is_special(self, token_id: int) -> bool:
-        return token_id in self._tokenizer.all_special_ids
 
     def _add(
         self,
@@ -170,13 +167,13 @@ class PromptBuilder:
             shortened=shortened,
         )
         _require_distinct(prompt)
-        longest = len(prompt_ids) + max(map(len, prompt.candidate_ids), default=0)
-        if longest > self._context_length:
+        if not self.fits(prompt_ids, prompt.candidates):
             raise ConfigError(
-                f"A prompt with its longest candidate has {longest} tokens, more than the "
-                f"{self._context_length} that the model's context leaves beside its reply, with next to "
-                "nothing of the observation. Shorten the system prompt or the candidates, or choose a model "
-                f"with a longer prompt. The observation read: {observation_text[:200]!r}"
+                f"A prompt with its longest candidate has {len(prompt_ids) + self.longest(key[1])} tokens, "
+                f"more than the {self._context_length} that the model's context leaves beside its response, "
+                "with next to nothing of the observation. Shorten the system prompt or the candidates, or "
+                "choose a model with a longer prompt. The observation read: "
+                f"{observation_text[:200]!r}"
             )
         size = len(prompt_ids) + sum(map(len, prompt.candidate_ids))
         if self._tokens + size > CACHED_TOKENS:
@@ -199,7 +196,7 @@ class PromptBuilder:
         return [*messages, {"role": "user", "content": quoted[-1]}]
 
     def _apply_template(self, messages: Sequence[Message]) -> str:
-        return self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
 
 
 def _require_distinct(prompt: Prompt) -> None:

@@ -1,8 +1,6 @@
 """Collects a rollout: several environments in step, each distinct prompt put to the policy together."""
 
-from __future__ import annotations
-
-import time
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,8 +10,7 @@ import numpy as np
 
 from lgym.data.rollout.dynamic_sampling import DynamicSampling
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.prompt_table import PromptTable
-from lgym.data.rollout.recorder import EpisodeCounts, Recorder
+from lgym.data.rollout.recorder import EpisodeCounts, PromptTable, Recorder
 from lgym.envs.workers import WorkerLostError
 from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Rollout
@@ -32,6 +29,16 @@ class Collector:
 
     Episode k of a collector is reset with seed `first_seed + k // group_size`, whichever runner plays it.
     Environments in workers play at the same time: all are sent what they have to do before any is waited for.
+
+    Args:
+        runners: the environments.
+        first_seed: reset seed of the first episode.
+        kept_transcripts: of how many episodes a rollout to keep the text.
+        group_size: how many episodes in a row start from the same seed.
+        remember: what keeps a rollout's episodes in mind; `None` forgets them.
+        dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many
+            without signal.
+        prefetched: prompts that the policy computes ahead in one batch.
     """
 
     def __init__(
@@ -44,29 +51,13 @@ class Collector:
         dynamic_sampling_groups: int = 0,
         prefetched: Callable[[], Sequence[Prompt]] = tuple,
     ) -> None:
-        """
-        Args:
-            runners: the environments.
-            first_seed: reset seed of the first episode.
-            kept_transcripts: of how many episodes a rollout to keep the text.
-            group_size: how many episodes in a row start from the same seed.
-            remember: what keeps a rollout's episodes in mind; `None` forgets them.
-            dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many
-                without signal.
-            prefetched: prompts that the policy computes ahead in one batch.
-        """
-        self._group_size = group_size
-        self._runners = list(runners)
+        self._runners = runners
         self._first_seed = first_seed
         self._kept_transcripts = kept_transcripts
+        self._group_size = group_size
         self._remember = remember
         self._dynamic_sampling_groups = dynamic_sampling_groups
         self._prefetched = prefetched
-        self._dynamic_sampling = DynamicSampling(group_size, 0)
-        self._last_episode: int | None = None
-        self._ended: dict[int, list[RememberedTurn]] = {}  # this rollout's episodes
-        self._transcripts_wanted = 0
-        self._open_transcripts: dict[int, Episode] = {}  # by the episode's number
         self._episodes_started = 0
         self.counts = EpisodeCounts()
         self.transcripts: list[Episode] = []
@@ -90,38 +81,32 @@ class Collector:
                 rollout.
             progress: called after every step of the environments.
         """
-        start = time.perf_counter()
+        has_history = any(runner.prompts.history != 0 for runner in self._runners)
+        recorder = Recorder(PromptTable(policy, keep_kv_cache=has_history), len(self._runners), self.counts)
         if prompts := self._prefetched():
             policy.prefetch(prompts)
-        table = PromptTable(policy, keep_kv_cache=any(runner.history != 0 for runner in self._runners))
-        recorder = Recorder(table, len(self._runners), start)
-        self._last_episode = None if episodes is None else self._episodes_started + episodes
-        self._dynamic_sampling = DynamicSampling(
-            self._group_size, 0 if episodes is None else self._dynamic_sampling_groups
-        )
-        self.transcripts = []
-        self._open_transcripts = {}
-        self._ended = {}
-        self._transcripts_wanted = self._kept_transcripts
-        self._start_idle()
+        first = self._episodes_started
+        self._last_episode = math.inf if episodes is None else first + episodes
+        self._dynamic_sampling = DynamicSampling(self._group_size, self._dynamic_sampling_groups)
         self._settle(recorder)
-        while True:
-            playing = [i for i, runner in enumerate(self._runners) if runner.live]
-            if not playing or (turns is not None and recorder.turns >= turns):
-                break
-            self._step(playing, recorder, rng)
+        while any(runner.live for runner in self._runners) and (turns is None or recorder.turns < turns):
+            self._step(recorder, rng)
             if episodes is None:
                 progress(recorder.turns, turns or 0)
             else:
-                progress(len(recorder.episode_returns), episodes)
-        rollout = recorder.rollout(self.counts)
+                progress(len(recorder.finished), episodes)
+        rollout = recorder.rollout()
+        self.transcripts = recorder.transcripts(
+            range(first, first + self._kept_transcripts), self._runners[0].prompts.agent.system_prompt
+        )
         if self._remember is not None:
-            self._remember([self._ended[number] for number in sorted(self._ended)])
+            self._remember([turns for _, turns in sorted(recorder.remembered.items())])
         return rollout
 
-    def _step(self, playing: list[int], recorder: Recorder, rng: np.random.Generator | None) -> None:
+    def _step(self, recorder: Recorder, rng: np.random.Generator | None) -> None:
         """One turn in each of the playing environments."""
         table = recorder.table
+        playing = [i for i, runner in enumerate(self._runners) if runner.live]
         prompt_index = np.array([table.index(self._runners[i].prompt) for i in playing])
         response_index = table.act(prompt_index, rng)
         for i, number in zip(playing, response_index.tolist(), strict=True):
@@ -135,45 +120,29 @@ class Collector:
                 self._drop(runner, recorder, lost)
                 continue
             next_prompt = -1 if terminated else table.index(runner.prompt)
-            outcome = (reward, terminated, truncated, runner.parsed, next_prompt)
-            turns.append((i, asked, answer, runner.number, runner.seed, *outcome))
-            if (transcript := self._open_transcripts.get(runner.number)) is not None:
-                transcript.turns.append(table.turn(asked, answer, reward))
-                transcript.terminated, transcript.truncated = terminated, truncated
+            ending = (terminated, truncated, runner.parsed, next_prompt)
+            turns.append((i, asked, answer, runner.number, runner.seed, reward, *ending))
             if not runner.live:
-                recorder.finish(runner.episode_return, len(runner.responses), runner.episode_penalty)
-                self.counts.finished += 1
-                if self._remember is not None:
-                    self._ended[runner.number] = runner.turns
-                if more := self._dynamic_sampling.ended(runner.number, runner.episode_return):
-                    self._last_episode = (self._last_episode or 0) + more
+                recorder.finish(runner)
+                self._last_episode += self._dynamic_sampling.ended(runner.number, runner.episode_return)
                 self._start(runner)
         recorder.add(turns)
-        self.counts.turns += len(turns)
-        self._start_idle()  # those that had nothing left to play, before the rollout was refilled
         self._settle(recorder)
-
-    def _start_idle(self) -> None:
-        for runner in self._runners:
-            if not (runner.live or runner.starting):
-                self._start(runner)
 
     def _start(self, runner: EnvRunner) -> None:
         """Start the next episode in the runner, unless the rollout has had all of its episodes."""
-        if (transcript := self._open_transcripts.pop(runner.number, None)) is not None:
-            self.transcripts.append(transcript)
-        if self._last_episode is not None and self._episodes_started >= self._last_episode:
-            return
-        seed = self._first_seed + self._episodes_started // self._group_size
-        if self._transcripts_wanted > 0:
-            self._transcripts_wanted -= 1
-            self._open_transcripts[self._episodes_started] = Episode(seed, runner.system_prompt)
-        runner.start(seed, number=self._episodes_started)
-        self._episodes_started += 1
-        self.counts.played += 1
+        if self._episodes_started < self._last_episode:
+            seed = self._first_seed + self._episodes_started // self._group_size
+            runner.start(seed, number=self._episodes_started)
+            self._episodes_started += 1
+            self.counts.played += 1
 
     def _settle(self, recorder: Recorder) -> None:
-        """Waits until every episode that has been started stands at its first observation."""
+        """Start runners that had nothing left to play, before the rollout was refilled; then wait until every
+        episode that has been started stands at its first observation."""
+        for runner in self._runners:
+            if not (runner.live or runner.starting):
+                self._start(runner)
         for runner in self._runners:
             while runner.starting:
                 try:
@@ -187,10 +156,7 @@ class Collector:
         warnings.warn(
             f"{lost} Episode {runner.number} is dropped and begun anew in another worker.", stacklevel=2
         )
-        self.counts.turns -= recorder.drop(runner.number)
-        self.counts.dropped += 1
-        if (transcript := self._open_transcripts.get(runner.number)) is not None:
-            transcript.turns.clear()
+        recorder.drop(runner.number)
         runner.restart(lost)
         self.counts.played += 1
 

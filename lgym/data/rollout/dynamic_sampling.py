@@ -19,16 +19,13 @@ class DynamicSampling:
     def __init__(self, group_size: int, max_groups: int) -> None:
         self._group_size = group_size
         self._groups_left = max_groups
-        self._returns: dict[int, list[float]] = defaultdict(list)  # of groups that have not ended
+        self._returns: dict[int, list[float]] = defaultdict(list)  # of each group
 
     def ended(self, episode: int, episode_return: float) -> int:
         """Record an episode's return. Returns the number of episodes to play in addition."""
-        group = episode // self._group_size
-        self._returns[group].append(episode_return)
-        if len(self._returns[group]) < self._group_size:
-            return 0
-        returns = self._returns.pop(group)
-        if self._groups_left == 0 or min(returns) < max(returns):
+        returns = self._returns[episode // self._group_size]
+        returns.append(episode_return)
+        if len(returns) < self._group_size or min(returns) < max(returns) or self._groups_left == 0:
             return 0
         self._groups_left -= 1
         return self._group_size

@@ -1,14 +1,12 @@
 """One environment at play, and the way to bring it back to where it stands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from lgym.data.prompts.action_candidates import action_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
-from lgym.data.rollout.action_reader import ActionReader, Penalty
 from lgym.envs.workers import (
     BrokenEnvironmentError,
     EnvironmentRaisedError,
@@ -16,7 +14,6 @@ from lgym.envs.workers import (
     WorkerEnv,
     WorkerLostError,
 )
-from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -26,63 +23,48 @@ LOSSES = 3
 
 class EnvRunner:
     """Plays one episode after another in one environment. Every episode starts from a reset seed of its own,
-    so seed and responses are all that has to be kept to play it again."""
+    so seed and responses are all that has to be kept to play it again.
+
+    Args:
+        env: the environment, in this process or in one of its own.
+        prompts: of its observations.
+    """
 
     def __init__(self, env: gymnasium.Env | WorkerEnv, prompts: EpisodePrompts) -> None:
-        """
-        Args:
-            env: the environment, in this process or in one of its own.
-            prompts: of its observations.
-        """
         self._env = env if isinstance(env, WorkerEnv) else LocalEnv(env)
-        self._prompts = prompts
-        self._reader = ActionReader(prompts.agent)
-        self._penalty: Penalty | None = None  # of a turn that the environment does not see
-        self._losses = 0  # processes that this episode has lost
-        self.number = -1  # none yet
-        self.seed = 0
-        self.responses: list[Response] = []
-        self.episode_return = 0.0
-        self.episode_penalty = 0.0  # the agent's own part of that
+        self.prompts = prompts
         self.starting = False  # the first observation is not there yet
         self.live = False
         self.prompt: Prompt
-
-    @property
-    def history(self) -> int | str:
-        """The number of earlier turns that a prompt shows."""
-        return self._prompts.history
-
-    @property
-    def parsed(self) -> bool:
-        """True if an action could be read from the last response."""
-        return self._reader.parsed
-
-    @property
-    def turns(self) -> list[RememberedTurn]:
-        """The turns of the episode so far, if there are memories."""
-        return self._prompts.turns
-
-    @property
-    def system_prompt(self) -> str:
-        return self._prompts.agent.system_prompt
 
     def reset(self, seed: int, *, number: int = 0) -> None:
         """Start the episode of that seed, as the run's episode of that number."""
         self.start(seed, number=number)
         self.ready()
 
-    def start(self, seed: int, *, number: int = 0) -> None:
-        """The first half of `reset`: an environment in a process of its own is left to it."""
-        self._losses = 0
-        self._begin(seed, number)
+    def start(self, seed: int, *, number: int = 0, losses: int = 0) -> None:
+        """The first half of `reset`: an environment in a process of its own is left to it. The episode may
+        have lost some of those before."""
+        self.number = number
+        self.seed = seed
+        self.responses: list[Response] = []
+        self.action: Any = None  # the last one
+        self.parsed = True  # whether it could be read from the last response
+        self.episode_return = 0.0
+        self.episode_penalty = 0.0  # the agent's own part of that
+        self.starting = True
+        self.live = False
+        self._unread = 0  # responses in a row without an action
+        self._losses = losses
+        self.prompts.begin()
+        self._env.send("reset", seed=seed)
 
     def ready(self) -> None:
         """The second half of `reset`: wait for the first observation, after which the runner is `live`."""
         observation, info = self._receive()
         self.starting = False
         self.live = True
-        self.prompt = self._prompts.observe(observation, info)
+        self.prompt = self.prompts.observe(observation, info)
 
     def restart(self, lost: WorkerLostError) -> None:
         """Start the same episode anew in a new process, as `start`.
@@ -90,8 +72,8 @@ class EnvRunner:
         Raises:
             BrokenEnvironmentError: if the episode has lost too many processes.
         """
-        self._losses += 1
-        if self._losses == LOSSES:
+        losses = self._losses + 1
+        if losses == LOSSES:
             raise BrokenEnvironmentError(
                 f"{lost} That was {self._position()}, which has now lost {LOSSES} workers, one after the "
                 "other. Play it without workers to see why (data.subprocess_envs: false), or give it more "
@@ -99,7 +81,7 @@ class EnvRunner:
             ) from lost
         assert isinstance(self._env, WorkerEnv)
         self._env.restart()
-        self._begin(self.seed, self.number)
+        self.start(self.seed, number=self.number, losses=losses)
 
     def step(self, response: Response) -> tuple[float, bool, bool]:
         """Give the environment the action of a response, or the agent's fallback: reward, terminated,
@@ -113,11 +95,10 @@ class EnvRunner:
 
     def send(self, response: Response) -> None:
         """The first half of `step`: an environment in a process of its own is left to it."""
-        self._prompts.respond(response)
         self.responses.append(response)
-        self._penalty = self._reader.read(response, self._random_action)
+        self._penalty = self._read(response)
         if self._penalty is None:
-            self._env.send("step", self._reader.action)
+            self._env.send("step", self.action)
 
     def receive(self) -> tuple[float, bool, bool]:
         """The second half of `step`.
@@ -127,35 +108,41 @@ class EnvRunner:
             WorkerLostError: if its process is lost; then call `restart`.
         """
         truncated = False
-        if self._penalty is not None:
+        if self._penalty is None:
+            observation, reward, terminated, truncated, info = self._receive()
+        else:
             reward, terminated = self._penalty
             self.episode_penalty += reward
-            self._remember(reward)
-            if not terminated:
-                self.prompt = self._prompts.repeat()
-        else:
-            observation, reward, terminated, truncated, info = self._receive()
-            self._remember(reward)
-            if not terminated:
-                self.prompt = self._prompts.observe(observation, info)
+        self.prompts.respond(self.responses[-1], float(reward))
+        if not terminated:
+            waits = self._penalty is not None
+            self.prompt = self.prompts.prompt() if waits else self.prompts.observe(observation, info)
         self.episode_return += float(reward)
         self.live = not (terminated or truncated)
         return float(reward), bool(terminated), bool(truncated)
 
-    def _begin(self, seed: int, number: int) -> None:
-        self.number = number
-        self.seed = seed
-        self.responses = []
-        self.episode_return = 0.0
-        self.episode_penalty = 0.0
-        self.starting = True
-        self.live = False
-        self._reader.begin()
-        self._prompts.begin()
-        self._env.send("reset", seed=seed)
-
-    def _remember(self, reward: float) -> None:
-        self._prompts.remember(str(self.responses[-1].action_text), float(reward))
+    def _read(self, response: Response) -> tuple[float, bool] | None:
+        """Set `action` and `parsed`; the reward of a turn that the agent's fallback keeps from the
+        environment, and whether it terminates the episode."""
+        agent = self.prompts.agent
+        if response.choice >= 0:
+            self.action = action_of(agent, str(response.action_text))
+            return None
+        parsed = agent.parse(str(response.action_text))
+        self.parsed = parsed.ok
+        self._unread = 0 if parsed.ok else self._unread + 1
+        if parsed.ok:
+            self.action = parsed.action
+        elif agent.fallback == "penalize":
+            # Out of patience is over: what would come is no value to bootstrap on.
+            return agent.penalty, self._unread >= agent.patience
+        elif agent.fallback == "end_episode":
+            return agent.penalty, True
+        elif agent.fallback == "default":
+            self.action = agent.default_action
+        elif agent.fallback == "random" or self.action is None:
+            self.action = self._random_action()
+        return None
 
     def _random_action(self) -> Any:
         """An action sampled from the environment's space by the episode's seed and the turn: many
@@ -179,11 +166,7 @@ class EnvRunner:
             ) from error
 
     def _position(self) -> str:
-        turn = (
-            f"in turn {len(self.responses)}, action {self._reader.action!r},"
-            if self.responses
-            else "at the start"
-        )
+        turn = f"in turn {len(self.responses)}, action {self.action!r}," if self.responses else "at the start"
         return f"{turn} of the episode with reset seed {self.seed}"
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -196,7 +179,7 @@ class EnvRunner:
             "responses": [
                 (list(r.history_ids), r.finished, r.text, r.choice, r.action_text) for r in self.responses
             ],
-            **self._prompts.state_dict(),
+            **self.prompts.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -217,7 +200,7 @@ class EnvRunner:
                 break
             except WorkerLostError as lost:
                 self.restart(lost)
-        if not self.live or self._prompts.observation_text != state["observation_text"]:
+        if not self.live or self.prompts.observation_text != state["observation_text"]:
             raise ConfigError(
                 f"The environment {self._env.name} does not come back to where it stood when reset with seed "
                 f"{state['seed']} and played the same {len(state['responses'])} answers: it was at "
@@ -227,7 +210,7 @@ class EnvRunner:
             )
 
     def _replay(self, state: dict[str, Any]) -> None:
-        self._prompts.restore_memories(state)
+        self.prompts.restore_memories(state)
         self.ready()
         for history_ids, finished, text, choice, action_text in state["responses"]:
             if not self.live:

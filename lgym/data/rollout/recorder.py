@@ -1,133 +1,216 @@
-"""The record of a rollout, turn by turn."""
-
-from __future__ import annotations
+"""The record of a rollout: its distinct prompts, every response that the policy gave, and turn by turn what
+happened."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from lgym.data.rollout.prompt_table import PromptTable
-from lgym.rollout import Rollout
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.memory import RememberedTurn
+from lgym.rollout import Prompt, Response, Rollout
+from lgym.types import Episode, Policy, Turn
 
 TURN = np.dtype(
     [
         ("stream", np.int64),  # which environment, 0 to E - 1
-        ("prompt", np.int64),
-        ("response", np.int64),
-        ("episode", np.int64),
-        ("seed", np.int64),
-        ("reward", np.float32),
+        ("prompt_index", np.int64),
+        ("response_index", np.int64),
+        ("episode_ids", np.int64),
+        ("reset_seeds", np.int64),
+        ("rewards", np.float64),
         ("terminated", bool),
         ("truncated", bool),
         ("parsed", bool),
         ("next_prompt", np.int64),  # that of the observation that the turn led to; -1 where it terminated
     ]
 )
+IDLE = np.array((-1, 0, 0, 0, 0, 0.0, True, False, True, -1), dtype=TURN)
+"""A stream's turn while it has nothing to play."""
 
 
 @dataclass
 class EpisodeCounts:
-    """The episodes of a run: played = finished + dropped + those under way."""
+    """The episodes of a run: played = finished + dropped + those under way.
+
+    Attributes:
+        played: begun; one that is begun anew is another.
+        finished: played to their end.
+        dropped: lost with their process.
+        turns: turns of all of them but the dropped.
+    """
 
     played: int = 0
-    """Begun; one that is begun anew is another."""
-
     finished: int = 0
-    """Played to their end."""
-
     dropped: int = 0
-    """Lost with their process."""
-
     turns: int = 0
-    """Turns of all of them but the dropped."""
+
+
+class PromptTable:
+    """Numbers prompts in the order in which they come up, and holds the policy's responses and values.
+
+    Args:
+        policy: the policy that acts.
+        keep_kv_cache: whether later prompts extend those that were acted on.
+    """
+
+    def __init__(self, policy: Policy, *, keep_kv_cache: bool = True) -> None:
+        self._policy = policy
+        self._keep_kv_cache = keep_kv_cache
+        self._index: dict[Prompt, int] = {}
+        # Numbers by identity: policies give one object for equal choices.
+        self._responses: dict[int, int] = {}
+        self.prompts: list[Prompt] = []
+        self.responses: list[Response] = []
+        self.values = np.zeros(0, dtype=np.float32)  # [U], NaN where not known
+
+    def index(self, prompt: Prompt) -> int:
+        """The prompt's number; a new one if it has not come up yet."""
+        number = self._index.setdefault(prompt, len(self.prompts))
+        if number == len(self.prompts):
+            self.prompts.append(prompt)
+        return number
+
+    def act(self, prompt_index: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        """The numbers of the responses to n numbered prompts: sampled, or without `rng` the likeliest."""
+        prompts = [self.prompts[number] for number in prompt_index.tolist()]
+        new = self.prompts[len(self.values) :]
+        responses, values = self._policy.act(prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=new)
+        self._extend_values()
+        self.values[prompt_index] = values.float().numpy()
+        return np.array([self._number(response) for response in responses])
+
+    def complete(self) -> None:
+        """Compute the values of the prompts that were not acted on, which bootstrap; without a critic they
+        stay NaN."""
+        self._extend_values()
+        missing = np.isnan(self.values).nonzero()[0]
+        if len(missing) and self._policy.has_critic:
+            self.values[missing] = self._policy.values([self.prompts[n] for n in missing]).float().numpy()
+
+    def turn(self, prompt_number: int, response_number: int, reward: float) -> Turn:
+        """A turn as a person reads it."""
+        prompt, response = self.prompts[prompt_number], self.responses[response_number]
+        value = self.values[prompt_number]
+        probabilities = np.exp(np.array(response.candidate_logprobs, dtype=np.float32)).tolist()
+        return Turn(
+            observation_text=prompt.observation_text,
+            response_text=response.text,
+            reward=reward,
+            value=None if np.isnan(value) else float(value),
+            probabilities=dict(zip(prompt.candidates, probabilities, strict=True)) if probabilities else {},
+        )
+
+    def _number(self, response: Response) -> int:
+        number = self._responses.setdefault(id(response), len(self.responses))
+        if number == len(self.responses):
+            self.responses.append(response)
+        return number
+
+    def _extend_values(self) -> None:
+        self.values = np.pad(self.values, (0, len(self.prompts) - len(self.values)), constant_values=np.nan)
 
 
 class Recorder:
-    """Records one rollout, a step of all playing environments at a time."""
+    """Records one rollout, a step of all playing environments at a time.
 
-    def __init__(self, table: PromptTable, num_envs: int, start: float) -> None:
-        """
-        Args:
-            table: of the prompts and responses.
-            num_envs: environments that play.
-            start: of playing, by `time.perf_counter`.
-        """
+    Args:
+        table: the prompts and responses.
+        num_envs: environments that play.
+        counts: of the run; those of this rollout are added.
+    """
+
+    def __init__(self, table: PromptTable, num_envs: int, counts: EpisodeCounts) -> None:
         self.table = table
-        self.turns = 0
-        self.episode_returns: list[float] = []
-        self._episode_lengths: list[int] = []
-        self._episode_penalties: list[float] = []
-        self._dropped = 0
+        self.finished: dict[int, tuple[float, int, float]] = {}  # return, length and penalty, by number
+        self.remembered: dict[int, list[RememberedTurn]] = {}  # of the same episodes
         self._num_envs = num_envs
+        self._counts = counts
+        self._counts_before = replace(counts)
         self._steps: list[np.ndarray] = []
-        self._start = start
+        self._start = time.perf_counter()
+
+    @property
+    def turns(self) -> int:
+        """Turns of the rollout so far."""
+        return self._counts.turns - self._counts_before.turns
 
     def add(self, turns: Sequence[tuple[Any, ...]]) -> None:
         """One step: a turn, with the fields of `TURN`, of each environment that has played."""
         self._steps.append(np.array(turns, dtype=TURN))
-        self.turns += len(turns)
+        self._counts.turns += len(turns)
 
-    def finish(self, episode_return: float, length: int, penalty: float) -> None:
-        """Record the end of an episode, and the agent's own penalty in its return."""
-        self.episode_returns.append(episode_return)
-        self._episode_lengths.append(length)
-        self._episode_penalties.append(penalty)
+    def finish(self, runner: EnvRunner) -> None:
+        """Record the end of a runner's episode."""
+        self.finished[runner.number] = (
+            runner.episode_return,
+            len(runner.responses),
+            runner.episode_penalty,
+        )
+        self.remembered[runner.number] = runner.prompts.turns
+        self._counts.finished += 1
 
-    def drop(self, episode: int) -> int:
-        """Drop the turns of an episode that was lost; how many there were."""
-        before = self.turns
-        self._steps = [turns[turns["episode"] != episode] for turns in self._steps]
-        self.turns = sum(map(len, self._steps))
-        self._dropped += 1
-        return before - self.turns
+    def drop(self, episode: int) -> None:
+        """Drop the turns of an episode that was lost."""
+        lost = [turns["episode_ids"] == episode for turns in self._steps]
+        self._steps = [turns[~rows] for turns, rows in zip(self._steps, lost, strict=True)]
+        self._counts.turns -= sum(int(rows.sum()) for rows in lost)
+        self._counts.dropped += 1
 
-    def rollout(self, counts: EpisodeCounts) -> Rollout:
-        """The rollout, as [E, N] tensors, with what the run has counted so far."""
-        self.table.complete()
+    def transcripts(self, numbers: Container[int], system_prompt: str) -> list[Episode]:
+        """The finished episodes of these numbers, as a person reads them."""
         turns = np.concatenate(self._steps)
-        step = np.repeat(np.arange(len(self._steps)), [len(turns) for turns in self._steps])
+        transcripts = []
+        for number in [number for number in self.finished if number in numbers]:
+            played = turns[turns["episode_ids"] == number]
+            shown = [
+                self.table.turn(*turn)
+                for turn in played[["prompt_index", "response_index", "rewards"]].tolist()
+            ]
+            seed, *ending = played[["reset_seeds", "terminated", "truncated"]][-1].item()
+            transcripts.append(Episode(seed, system_prompt, shown, *ending))
+        return transcripts
 
-        def laid_out(column: np.ndarray, idle: Any = 0) -> np.ndarray:
-            grid = np.full((self._num_envs, len(self._steps)), idle, dtype=column.dtype)
-            grid[turns["stream"], step] = column
-            return grid
-
-        next_prompt = turns["next_prompt"]
-        mask = laid_out(np.ones(len(turns), dtype=bool))
-        terminated = laid_out(turns["terminated"], idle=True)
-        truncated = laid_out(turns["truncated"] & ~turns["terminated"])
+    def rollout(self) -> Rollout:
+        """The rollout, as [E, N] tensors, with what the run has counted so far."""
+        table = self.table
+        table.complete()
+        grid = np.full((self._num_envs, len(self._steps)), IDLE)
+        for step, turns in enumerate(self._steps):
+            grid[turns["stream"], step] = turns
+        mask = grid["stream"] >= 0
+        terminated = grid["terminated"]
+        truncated = grid["truncated"] & ~terminated
         cut = np.zeros_like(mask)
-        cut[:, -1] = (
-            mask[:, -1] & ~terminated[:, -1] & ~truncated[:, -1]
-        )  # the rollout ends here, the episode does not
+        cut[:, -1] = (mask & ~terminated & ~truncated)[:, -1]  # the rollout ends here, the episode does not
         columns = {
-            "prompt_index": laid_out(turns["prompt"]),
-            "response_index": laid_out(turns["response"]),
-            "rewards": laid_out(turns["reward"]),
+            "prompt_index": grid["prompt_index"],
+            "response_index": grid["response_index"],
+            "rewards": grid["rewards"].astype(np.float32),
             "terminated": terminated,
             "truncated": truncated | cut,
             "cut": cut,
             "mask": mask,
-            "parsed": laid_out(turns["parsed"], idle=True),
-            "episode_ids": laid_out(turns["episode"]),
-            "reset_seeds": laid_out(turns["seed"]),
-            "next_values": laid_out(
-                np.where(next_prompt >= 0, self.table.values[next_prompt], np.float32(0.0))
-            ),
+            "parsed": grid["parsed"],
+            "episode_ids": grid["episode_ids"],
+            "reset_seeds": grid["reset_seeds"],
+            "next_values": np.where(terminated, np.float32(0.0), table.values[grid["next_prompt"]]),
         }
-        fields: dict[str, Any] = {name: torch.from_numpy(column) for name, column in columns.items()}
+        fields: dict[str, Any] = {name: torch.from_numpy(column.copy()) for name, column in columns.items()}
+        ends = torch.tensor(list(self.finished.values()), dtype=torch.float32).reshape(-1, 3)
         return Rollout(
-            **self.table.record(),
+            prompts=tuple(table.prompts),
+            prompt_values=torch.from_numpy(table.values),
+            responses=tuple(table.responses),
             **fields,
-            episode_returns=torch.tensor(self.episode_returns, dtype=torch.float32),
-            episode_lengths=torch.tensor(self._episode_lengths, dtype=torch.float32),
-            episode_penalties=torch.tensor(self._episode_penalties, dtype=torch.float32),
+            episode_returns=ends[:, 0].clone(),
+            episode_lengths=ends[:, 1].clone(),
+            episode_penalties=ends[:, 2].clone(),
             seconds=time.perf_counter() - self._start,
-            total_turns=counts.turns,
-            total_episodes=counts.finished,
-            episodes_dropped=self._dropped,
+            total_turns=self._counts.turns,
+            total_episodes=self._counts.finished,
+            episodes_dropped=self._counts.dropped - self._counts_before.dropped,
         )

@@ -1,7 +1,5 @@
 """The environments of training and their random streams, as a checkpoint keeps them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,15 +16,17 @@ class TrainingPlay:
 
     def __init__(self, seed: int, collector: Collector) -> None:
         self.collector = collector
-        rank = distributed.rank()
         self.rngs = {
-            purpose: np.random.default_rng(stream(seed, "fit", purpose, rank)) for purpose in PURPOSES
+            purpose: np.random.default_rng(stream(seed, "fit", purpose, distributed.rank()))
+            for purpose in PURPOSES
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and texts."""
-        rngs = {purpose: rng.bit_generator.state for purpose, rng in self.rngs.items()}
-        return {"rng": rngs, "collector": self.collector.state_dict()}
+        return {
+            "rng": {purpose: rng.bit_generator.state for purpose, rng in self.rngs.items()},
+            "collector": self.collector.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""

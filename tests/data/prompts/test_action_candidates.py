@@ -160,7 +160,7 @@ def test_a_prompt_longer_than_the_context_says_by_how_much():
 def test_candidates_that_tokenize_alike_are_refused():
     """The model could never tell them apart."""
     made = builder()
-    made._tokenizer._tokenizer.normalizer = __import__("tokenizers").normalizers.Lowercase()
+    made.tokenizer._tokenizer.normalizer = __import__("tokenizers").normalizers.Lowercase()
     with pytest.raises(ValueError, match="'Go' and 'go' are the same tokens"):
         made.prompt("red", ["Go", "go"])
 

@@ -76,7 +76,7 @@ def test_the_window_moves_with_the_episode_and_begins_anew():
             .decode(player.prompt.token_ids)
             .endswith("which?<|im_end|>\n<|im_start|>assistant\n")
         )
-        assert player.turns == [RememberedTurn(word, "green", 0.0)]
+        assert player.prompts.turns == [RememberedTurn(word, "green", 0.0)]
 
 
 def test_a_reply_that_could_not_be_read_is_remembered_too():
@@ -86,7 +86,7 @@ def test_a_reply_that_could_not_be_read_is_remembered_too():
     player.reset(0)
     word, again, _ = answer(player, "hm", "red")
     assert again == f"This episode:\n{word} -> hm (-0.5)\nNow:\n{word}"
-    assert player.turns == [RememberedTurn(word, "hm", -0.5), RememberedTurn(word, "red", 0.0)]
+    assert player.prompts.turns == [RememberedTurn(word, "hm", -0.5), RememberedTurn(word, "red", 0.0)]
 
 
 def test_all_of_a_rollout_recalls_the_same():

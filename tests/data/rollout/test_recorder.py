@@ -7,7 +7,7 @@ import torch
 
 from helpers.prompts import make_prompt
 from helpers.scripted import CandidateScorer, prompt_value
-from lgym.data.rollout.prompt_table import PromptTable
+from lgym.data.rollout.recorder import PromptTable
 
 PROMPTS = [make_prompt(text, "left", "right") for text in ("red", "green", "blue")]
 
