@@ -1,7 +1,5 @@
 """Building of a model from its name: find the weights, load them, add adapters and a value head."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configuration of the language model; the `model:` section of a YAML file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

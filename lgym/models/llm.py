@@ -1,7 +1,5 @@
 """The language model: hidden states at chosen tokens, logits of chosen tokens, and state values."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +10,16 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from lgym.models.limits import context_length
 from lgym.models.lm_head import LMHead
 from lgym.models.prefix_sharing.buckets import bucket_rows
-from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, pack
-from lgym.models.prefix_sharing.padded_rows import run_behind_prefix, run_padded
+from lgym.models.prefix_sharing.packing import (
+    PackedRows,
+    TokenIds,
+    common_prefix_length,
+    pack,
+    run_behind_prefix,
+    run_padded,
+)
 from lgym.models.prefix_sharing.tree_attention import AttentionLayout, KVStates, TreeLayout
 from lgym.models.value_head import ValueHead
 from lgym.types import ConfigError
@@ -80,7 +83,11 @@ class ValueHeadLLM(nn.Module):
     @property
     def context_length(self) -> int:
         """The longest sequence that the model takes, in tokens."""
-        return context_length(self.causal_lm.config.get_text_config())
+        config = self.causal_lm.config.get_text_config()
+        limits = [getattr(config, "max_position_embeddings", None)]
+        if getattr(config, "use_sliding_window", True):  # packed rows attend without a window
+            limits.append(getattr(config, "sliding_window", None))
+        return min((int(limit) for limit in limits if limit), default=1 << 30)
 
     @property
     def lm_head(self) -> LMHead:
@@ -92,14 +99,14 @@ class ValueHeadLLM(nn.Module):
     def device(self) -> torch.device:
         return self.causal_lm.get_input_embeddings().weight.device
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ValueHeadLLM:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ValueHeadLLM":
         def keep_dtype(tensor: Tensor) -> Tensor:
             converted = fn(tensor)
             return converted if converted.dtype == tensor.dtype else tensor.to(converted.device)
 
         return super()._apply(keep_dtype, recurse)
 
-    def train(self, mode: bool = True) -> ValueHeadLLM:
+    def train(self, mode: bool = True) -> "ValueHeadLLM":
         """Switches modes, but for 8-bit layers: a CPU multiplies differently while they train."""
         super().train(mode)
         for module in self.modules():
@@ -163,13 +170,14 @@ class ValueHeadLLM(nn.Module):
         body = self.causal_lm.base_model
         if self._shares and self.layout == "tree":
             hidden = self.run_tree(prefix, packed)
-        elif self._shares:
-            cache = self._prefix_cache(prefix) if prefix else None
-            hidden = run_behind_prefix(body, packed, len(prefix), cache)
-            self.padded_tokens_computed += packed.token_mask.numel()
         else:
-            hidden = run_padded(body, packed)
             self.padded_tokens_computed += packed.token_mask.numel()
+            cache = self._prefix_cache(prefix) if prefix else None
+            hidden = (
+                run_behind_prefix(body, packed, len(prefix), cache)
+                if self._shares
+                else run_padded(body, packed)
+            )
         starts = [length - 1 - len(prefix) for length in prompt_lengths]
         wanted = [index[start:] for index, start in zip(packed.token_index, starts, strict=True)]
         distinct = {token: k for k, token in enumerate(dict.fromkeys(chain.from_iterable(wanted)))}

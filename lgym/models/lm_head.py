@@ -1,7 +1,5 @@
 """The language-model head: logits, log-probabilities and entropies over the vocabulary."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -10,8 +10,6 @@ The common prefix of prompts is run once, and cached tokens not again
   Shapes are static, and the step is one CUDA graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -104,8 +102,13 @@ def generate(
             kept += [part] if keep_kv_cache else []
         response_index = list(range(len(responses)))
     else:
-        empty = [GeneratedText((), (), False)] * len(distinct)
-        batch = _Batch(list(distinct), empty, torch.arange(len(row_index)), row_index, kv_cache)
+        batch = _Batch(
+            prompts=list(distinct),
+            responses=[GeneratedText((), (), False)] * len(distinct),
+            sample_index=torch.arange(len(row_index)),
+            row_index=row_index,
+            kv_cache=kv_cache,
+        )
         responses, response_index, kept = _generate_forking(
             llm,
             batch,
@@ -192,9 +195,7 @@ def _generate_forking(
             kv_cache = batch.kv_cache
             if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
                 kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].token_ids))
-            hidden = kv_cache.extend(
-                llm, range(kv_cache.num_rows), [r.token_ids[-1:] for r in batch.responses]
-            )
+            hidden = kv_cache.extend(llm, [r.token_ids[-1:] for r in batch.responses])
             batch = replace(batch, kv_cache=kv_cache)
 
 
@@ -241,36 +242,33 @@ def _generate_static(
     sampler: Sampler,
 ) -> list[GeneratedText]:
     """Decodes every row to the end, and cuts off what follows the end of a response."""
-    count, max_length = len(hidden), kv_cache.max_length + max_new_tokens
-    rows = torch.arange(count, device=llm.device)
+    rows = torch.arange(len(hidden), device=llm.device)
+    cached = torch.tensor(kv_cache.lengths, device=llm.device)
+    max_length = max(kv_cache.lengths) + max_new_tokens
     tokens, logprobs = sampler(llm.lm_head.raw_logits(hidden), rows)
     columns, logprob_columns = [tokens.clone()], [logprobs]
-    unfinished = ~torch.isin(tokens, stop_ids)
 
     def decode() -> Tensor:
-        step = DecodeStep.from_cache(kv_cache, rows, None, max_length)
+        step = DecodeStep.from_cache(kv_cache, rows, cached, [1] * len(rows), max_length)
         return llm.run_step(tokens, step.positions + len(kv_cache.prefix_ids), step)
 
     captured = llm.device.type == "cuda" and max_new_tokens > STOP_CHECK_INTERVAL // 2
     run = _capture_graph(decode) if captured else decode
     for step in range(1, max_new_tokens):
-        if step % STOP_CHECK_INTERVAL == 0 and not bool(unfinished.any()):
+        if step % STOP_CHECK_INTERVAL == 0 and torch.isin(torch.stack(columns), stop_ids).any(0).all():
             break
         states = run()
-        kv_cache.lengths += 1
+        cached += 1
         sampled, logprobs = sampler(llm.lm_head.raw_logits(states), rows)
         tokens.copy_(sampled)
         columns.append(sampled)
         logprob_columns.append(logprobs)
-        unfinished &= ~torch.isin(sampled, stop_ids)
         if captured:
-            llm.count_tokens(count)
+            llm.count_tokens(len(rows))
     token_ids = torch.stack(columns, dim=1)
     stopped = torch.isin(token_ids, stop_ids)
     finished = stopped.any(1)
     lengths = torch.where(finished, stopped.int().argmax(1) + 1, token_ids.shape[1])
-    suffix_lengths = torch.tensor([len(suffix) for suffix in kv_cache.suffix_ids], device=llm.device)
-    kv_cache.lengths = suffix_lengths + lengths - 1
     all_logprobs = torch.stack(logprob_columns, dim=1).float()
     results = token_ids.tolist(), all_logprobs.tolist(), lengths.tolist(), finished.tolist()
     responses = [

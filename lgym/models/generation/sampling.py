@@ -1,7 +1,5 @@
 """SamplingParams parameters, and sampling of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

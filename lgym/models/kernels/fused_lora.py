@@ -7,8 +7,6 @@ y, in both directions. Here the adapter's part is added while it is multiplied (
 into B, which is small, and nothing but x and x A^T is kept for the gradients.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ transformers computes this in eight operations, one of which multiplies bf16 wit
 a CPU; the backward pass keeps and reads as many intermediate results. Here only x and 1 / rms(x) are kept.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

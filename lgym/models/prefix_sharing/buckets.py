@@ -7,8 +7,6 @@ length keeps padding low; the number of query-key pairs bounds the memory. A cel
 *slot*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Choice of the layout of a model's forward passes: by trying them, not by the name of the architecture."""
 
-from __future__ import annotations
-
 import warnings
 from typing import get_args
 

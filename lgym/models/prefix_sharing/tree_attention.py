@@ -10,8 +10,6 @@ registered with transformers, so that a model calls it in place of its own atten
 goes to the latter.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
