@@ -243,7 +243,7 @@ class ValueHeadLLM(nn.Module):
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self.count_tokens(len(prefix))
         tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device), recorded)
-        self.padded_tokens_computed += sum(len(bucket.token_index) for bucket in tree.buckets)
+        self.padded_tokens_computed += sum(len(bucket.query_tokens) for bucket in tree.buckets)
         hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
         return hidden[len(hidden) - packed.num_tokens :]
 
