@@ -63,7 +63,9 @@ class ValueHeadLLM(nn.Module):
         self.tokenizer = tokenizer
         self.name = name
         hidden_size = model.config.get_text_config().hidden_size
-        self.value_head = None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size)
+        self.value_head = (
+            None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size).to(self.device)
+        )
         self.value_scale = 1.0  # reward units of a value head's output of 1
         self.share_prefixes = True
         self.layout: Layout = "prefix_cache"

@@ -12,7 +12,6 @@ The common prefix of prompts is run once, and cached tokens not again
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -105,7 +104,7 @@ def generate(
         batch = _Batch(
             prompts=list(distinct),
             responses=[GeneratedText((), (), False)] * len(distinct),
-            sample_index=torch.arange(len(row_index)),
+            sample_index=torch.arange(len(prompts), device=llm.device),
             row_index=row_index,
             kv_cache=kv_cache,
         )
@@ -138,6 +137,20 @@ class _Batch:
     parents: Sequence[int] = ()  # R rows of the cache, to which their last tokens are to be appended
     owns_cache: bool = True  # no other batch continues from this cache later
 
+    def select(self, rows: Tensor, *, owns_cache: bool) -> "_Batch":
+        """A batch of some of the rows, which are sorted."""
+        chosen = rows.tolist()
+        mine = torch.isin(self.row_index, rows)
+        return _Batch(
+            prompts=[self.prompts[row] for row in chosen],
+            responses=[self.responses[row] for row in chosen],
+            sample_index=self.sample_index[mine],
+            row_index=torch.searchsorted(rows, self.row_index[mine]),
+            kv_cache=self.kv_cache,
+            parents=[self.parents[row] for row in chosen],
+            owns_cache=owns_cache,
+        )
+
 
 def _generate_forking(
     llm: ValueHeadLLM,
@@ -153,43 +166,27 @@ def _generate_forking(
 ) -> tuple[list[GeneratedText], list[int], list[KVCache]]:
     """Returns responses, the response to each prompt, and KV caches. Responses fork where samples differ."""
     finished: list[GeneratedText] = []
-    response_index = [-1] * len(batch.sample_index)
+    response_index = torch.empty_like(batch.sample_index)
     kept: list[KVCache] = []
     waiting: list[_Batch] = []
     while True:
-        parents, responses, fork_index = _sample_forks(
-            batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check
-        )
-        ended = [response.finished or len(response.token_ids) == max_new_tokens for response in responses]
-        leaving = torch.tensor(ended, device=parents.device)
+        forks = _sample_forks(batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check)
+        ended = [r.finished or len(r.token_ids) == max_new_tokens for r in forks.responses]
+        leaving = torch.tensor(ended, device=forks.row_index.device)
         if any(ended):
-            forks = leaving.nonzero().squeeze(1)
-            sample_index, positions = _members(forks, batch.sample_index, fork_index)
-            for sample, position in zip(sample_index.tolist(), positions.tolist(), strict=True):
-                response_index[sample] = len(finished) + position
-            finished += compress(responses, ended)
-            if keep_kv_cache and batch.kv_cache is not None:
-                kept.append(batch.kv_cache.select(parents[forks].tolist(), 0))
-        parts = [part for part in (~leaving).nonzero().squeeze(1).split(max_num_seqs) if len(part)]
-        for number, forks in enumerate(parts):
-            rows = parents[forks].tolist()
-            waiting.append(
-                _Batch(
-                    [batch.prompts[row] for row in rows],
-                    [responses[fork] for fork in forks.tolist()],
-                    *_members(forks, batch.sample_index, fork_index),
-                    batch.kv_cache,
-                    rows,
-                    owns_cache=number == 0,  # batches are taken from the end of the list
-                )
-            )
+            done = forks.select(leaving.nonzero().squeeze(1), owns_cache=False)
+            response_index[done.sample_index] = len(finished) + done.row_index
+            finished += done.responses
+            if keep_kv_cache and done.kv_cache is not None:
+                kept.append(done.kv_cache.select(done.parents, 0))
+        for number, rows in enumerate((~leaving).nonzero().squeeze(1).split(max_num_seqs)):
+            if len(rows):  # batches are taken from the end of the list, the first of these last
+                waiting.append(forks.select(rows, owns_cache=number == 0))
         if not waiting:
-            return finished, response_index, kept
+            return finished, response_index.tolist(), kept
         batch = waiting.pop()  # depth first, so that few caches wait
         if batch.kv_cache is None:
-            sequences = [
-                prompt + r.token_ids for prompt, r in zip(batch.prompts, batch.responses, strict=True)
-            ]
+            sequences = [p + r.token_ids for p, r in zip(batch.prompts, batch.responses, strict=True)]
             hidden = _last_states(llm, sequences, row_length)
         else:
             kv_cache = batch.kv_cache
@@ -206,13 +203,14 @@ def _last_states(llm: ValueHeadLLM, sequences: Sequence[TokenIds], row_length: i
 
 def _sample_forks(
     batch: _Batch, logits: Tensor, sampler: Sampler, stop_ids: Tensor, stop_check: StopCheck | None
-) -> tuple[Tensor, list[GeneratedText], Tensor]:
-    """Adds a token: the parent rows [F] of the distinct responses, these, and the fork [n] of each sample."""
+) -> _Batch:
+    """The batch with another token for every sample; a row per distinct response."""
     tokens, logprobs = sampler(logits, batch.row_index)
     forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
-    parents, last = forks // logits.shape[1], forks % logits.shape[1]
+    last = forks % logits.shape[1]
     fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
-    columns = parents.tolist(), last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
+    parents: list[int] = (forks // logits.shape[1]).tolist()
+    columns = parents, last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
     responses = [
         GeneratedText(
             (*batch.responses[row].token_ids, token), (*batch.responses[row].logprobs, logprob), ended
@@ -224,13 +222,8 @@ def _sample_forks(
         responses = [
             r._replace(finished=r.finished or stop) for r, stop in zip(responses, stopped, strict=True)
         ]
-    return parents, responses, fork_index
-
-
-def _members(forks: Tensor, sample_index: Tensor, fork_index: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples whose fork is among sorted ones, and the position of that fork."""
-    mine = torch.isin(fork_index, forks)
-    return sample_index[mine.to(sample_index.device)], torch.searchsorted(forks, fork_index[mine])
+    prompts = [batch.prompts[row] for row in parents]
+    return _Batch(prompts, responses, batch.sample_index, fork_index, batch.kv_cache, parents)
 
 
 def _generate_static(

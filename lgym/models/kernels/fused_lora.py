@@ -77,7 +77,6 @@ class FusedLoraLinear(LoraLinear):
 def fuse_lora(model: nn.Module) -> None:
     """Fuses peft's LoRA layers over plain frozen linear layers, in place; names and weights stay."""
     for layer in model.modules():
-        if type(layer) is LoraLinear and type(layer.get_base_layer()) is nn.Linear:
-            base = layer.get_base_layer()
-            if not base.weight.requires_grad and (base.bias is None or not base.bias.requires_grad):
-                layer.__class__ = FusedLoraLinear
+        plain = type(layer) is LoraLinear and type(layer.get_base_layer()) is nn.Linear
+        if plain and not any(parameter.requires_grad for parameter in layer.get_base_layer().parameters()):
+            layer.__class__ = FusedLoraLinear

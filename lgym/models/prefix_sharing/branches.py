@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache
-from lgym.models.prefix_sharing.packing import TokenIds
+from lgym.models.prefix_sharing.packing import TokenIds, ancestor_mask
 
 
 def build_token_trie(continuations: Sequence[TokenIds]) -> dict[TokenIds, int]:
@@ -55,11 +55,10 @@ def _run_tries(
     llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tries: Sequence[dict[TokenIds, int]]
 ) -> Tensor:
     most = max(map(len, tries))  # M
-    tree_mask = torch.eye(most, dtype=torch.bool).repeat(len(rows), 1, 1)  # True for a node and its ancestors
+    tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # True for a node and its ancestors
     for row_mask, trie in zip(tree_mask, tries, strict=True):
-        for prefix, node in trie.items():
-            if len(prefix) > 1:
-                row_mask[node] |= row_mask[trie[prefix[:-1]]]
+        ancestors = ancestor_mask([trie.get(prefix[:-1], -1) for prefix in trie])
+        row_mask[: len(trie), : len(trie)] = torch.from_numpy(ancestors)
     row_lengths = kv_cache.lengths
     index = torch.tensor(rows, device=llm.device)
     lengths = torch.tensor([row_lengths[row] for row in rows], device=llm.device)

@@ -79,6 +79,15 @@ def tokens_per_forward(device: torch.device) -> int:
     return 1024 if device.type == "cpu" else 16_384
 
 
+def ancestor_mask(parents: Sequence[int]) -> np.ndarray:
+    """[L, L] bool, True where token i is j or comes behind it, from the parent of each; -1 is no parent."""
+    attn_mask = np.eye(len(parents), dtype=bool)
+    for query, parent in enumerate(parents):
+        if parent >= 0:
+            attn_mask[query] |= attn_mask[parent]
+    return attn_mask
+
+
 def split_micro_batches(
     prompts: Sequence[TokenIds],
     max_tokens: int,
@@ -182,13 +191,6 @@ class _Row:
             self.positions.append(position)
         return path
 
-    def attn_mask(self) -> np.ndarray:
-        attn_mask = np.eye(len(self.token_ids), dtype=bool)
-        for query, parent in enumerate(self.parents):
-            if parent >= 0:
-                attn_mask[query] |= attn_mask[parent]
-        return attn_mask
-
 
 def _flatten(rows: list[_Row], paths: list[_Path]) -> PackedRows:
     # like rows side by side: first those without a prefix, by length, then the others in order
@@ -203,7 +205,7 @@ def _flatten(rows: list[_Row], paths: list[_Path]) -> PackedRows:
         token_ids=torch.tensor([token for row in rows for token in row.token_ids]),
         positions=torch.tensor([position for row in rows for position in row.positions]),
         lengths=lengths,
-        attn_masks=tuple(row.attn_mask() for row in rows),
+        attn_masks=tuple(ancestor_mask(row.parents) for row in rows),
         row_prefixes=tuple(token_index(row.prefix) for row in rows),
         row_prefix_lengths=torch.tensor([length for row in rows for length in row.prefix_lengths]),
         token_index=tuple(map(token_index, paths)),

@@ -74,10 +74,9 @@ def _match_prefixes(
     lengths = sorted({len(ids) for ids in rows}, reverse=True)
     matches = {}
     for i, prompt in enumerate(prompts):
-        for length in lengths:
-            if length < len(prompt) and (row := rows.get(prompt[:length])) is not None:
-                matches[i] = *row, length
-                break
+        length = next((n for n in lengths if n < len(prompt) and prompt[:n] in rows), None)
+        if length is not None:
+            matches[i] = *rows[prompt[:length]], length
     return matches
 
 

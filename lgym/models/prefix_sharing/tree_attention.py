@@ -79,28 +79,22 @@ class TreeLayout(AttentionLayout):
         return out.transpose(0, 1).flatten(1, 2)
 
 
-def use_tree_attention(causal_lm: Any) -> None:
-    """Lets a model take layouts; calls without one go to the attention that it had.
+def switch_tree_attention(causal_lm: Any, on: bool) -> None:
+    """Lets a model take layouts, where calls without one go to the attention that it had; or undoes that.
 
     Raises:
         ValueError: if the model's attention cannot be replaced.
     """
-    original = causal_lm.config._attn_implementation
-    if original.startswith(NAME_PREFIX):
+    original = causal_lm.config._attn_implementation.removeprefix(NAME_PREFIX)
+    name = NAME_PREFIX + original if on else original
+    if name == causal_lm.config._attn_implementation:
         return
-    name = NAME_PREFIX + original
-    AttentionInterface.register(name, tree_attention)
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[original])
-    if not causal_lm._can_set_attn_implementation():
-        raise ValueError(f"The attention of {type(causal_lm).__name__} cannot be replaced.")
+    if on:
+        AttentionInterface.register(name, tree_attention)
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[original])
+        if not causal_lm._can_set_attn_implementation():
+            raise ValueError(f"The attention of {type(causal_lm).__name__} cannot be replaced.")
     causal_lm.set_attn_implementation(name)
-
-
-def restore_attention(causal_lm: Any) -> None:
-    """Undoes `use_tree_attention`."""
-    name = causal_lm.config._attn_implementation
-    if name.startswith(NAME_PREFIX):
-        causal_lm.set_attn_implementation(name.removeprefix(NAME_PREFIX))
 
 
 def tree_attention(
