@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Literal
 
@@ -126,27 +126,25 @@ class ValueHeadLLM(nn.Module):
             raise ConfigError(
                 "A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone."
             )
-        session = self.frozen_session
-        self.frozen_session = None
-        try:
-            with self.model.disable_adapter():
-                yield
-        finally:
-            self.frozen_session = session
+        with self._new_session(None), self.model.disable_adapter():
+            yield
 
     @contextmanager
     def frozen_weights(self) -> Iterator[None]:
         """Context manager for fixed weights: KV caches stay valid from call to call. It may nest."""
-        outermost = self.frozen_session is None
-        if outermost:
-            self.frozen_session = object()
+        with self._new_session(object()) if self.frozen_session is None else nullcontext():
+            yield
+
+    @contextmanager
+    def _new_session(self, session: object | None) -> Iterator[None]:
+        before = self.frozen_session, self._cached_prefix, self.kv_caches
+        self.frozen_session = session
+        self._cached_prefix = (), None
+        self.kv_caches = []
         try:
             yield
         finally:
-            if outermost:
-                self.frozen_session = None
-                self._cached_prefix = (), None
-                self.kv_caches = []
+            self.frozen_session, self._cached_prefix, self.kv_caches = before
 
     def store_kv(self, kv_caches: Sequence[Any]) -> None:
         """Replaces the stored `KVCache`s that prompts may continue; stores none unless weights are frozen."""
@@ -180,8 +178,10 @@ class ValueHeadLLM(nn.Module):
                 if self._shares
                 else run_padded(body, packed)
             )
-        starts = [length - 1 - len(prefix) for length in prompt_lengths]
-        wanted = [index[start:] for index, start in zip(packed.token_index, starts, strict=True)]
+        wanted = [
+            index[length - 1 - len(prefix) :]
+            for index, length in zip(packed.token_index, prompt_lengths, strict=True)
+        ]
         distinct = {token: k for k, token in enumerate(dict.fromkeys(chain.from_iterable(wanted)))}
         states = hidden[torch.tensor(list(distinct), device=self.device)]
         return states, [[distinct[token] for token in index] for index in wanted]
@@ -206,7 +206,7 @@ class ValueHeadLLM(nn.Module):
 
     def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
         # each prompt keeps at least its last token in its own row
-        cached = self._cached_prefix[0] if self.frozen_session is not None else ()
+        cached = self._cached_prefix[0]
         length = len(cached)
         if cached and length < min(prompt_lengths) and all(s[:length] == cached for s in sequences):
             return length
@@ -216,11 +216,12 @@ class ValueHeadLLM(nn.Module):
         return shared if shared >= MIN_PREFIX_LENGTH else 0
 
     def _prefix_cache(self, prefix: TokenIds) -> Any:
-        if self.frozen_session is not None and prefix == self._cached_prefix[0]:
+        if prefix == self._cached_prefix[0]:
             return copy.deepcopy(self._cached_prefix[1])  # a forward pass behind it appends to it
         cache = DynamicCache(config=self.causal_lm.config)
-        ids = torch.tensor([prefix], device=self.device)
-        self.causal_lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+        self.causal_lm.base_model(
+            input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True
+        )
         self.count_tokens(len(prefix))
         if self.frozen_session is not None and not torch.is_grad_enabled():
             self._cached_prefix = prefix, copy.deepcopy(cache)

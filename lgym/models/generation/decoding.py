@@ -222,8 +222,14 @@ def _sample_forks(
         responses = [
             r._replace(finished=r.finished or stop) for r, stop in zip(responses, stopped, strict=True)
         ]
-    prompts = [batch.prompts[row] for row in parents]
-    return _Batch(prompts, responses, batch.sample_index, fork_index, batch.kv_cache, parents)
+    return _Batch(
+        [batch.prompts[row] for row in parents],
+        responses,
+        batch.sample_index,
+        fork_index,
+        batch.kv_cache,
+        parents,
+    )
 
 
 def _generate_static(
@@ -262,8 +268,8 @@ def _generate_static(
     stopped = torch.isin(token_ids, stop_ids)
     finished = stopped.any(1)
     lengths = torch.where(finished, stopped.int().argmax(1) + 1, token_ids.shape[1])
-    all_logprobs = torch.stack(logprob_columns, dim=1).float()
-    results = token_ids.tolist(), all_logprobs.tolist(), lengths.tolist(), finished.tolist()
+    all_logprobs = torch.stack(logprob_columns, dim=1).float().tolist()
+    results = token_ids.tolist(), all_logprobs, lengths.tolist(), finished.tolist()
     responses = [
         GeneratedText(tuple(ids[:n]), tuple(p[:n]), end) for ids, p, n, end in zip(*results, strict=True)
     ]

@@ -60,9 +60,14 @@ def _run_tries(
         ancestors = ancestor_mask([trie.get(prefix[:-1], -1) for prefix in trie])
         row_mask[: len(trie), : len(trie)] = torch.from_numpy(ancestors)
     row_lengths = kv_cache.lengths
-    index = torch.tensor(rows, device=llm.device)
     lengths = torch.tensor([row_lengths[row] for row in rows], device=llm.device)
-    step = DecodeStep.from_cache(kv_cache, index, lengths, list(map(len, tries)), max(row_lengths) + most)
+    step = DecodeStep.from_cache(
+        kv_cache,
+        torch.tensor(rows, device=llm.device),
+        lengths,
+        counts=list(map(len, tries)),
+        max_length=max(row_lengths) + most,
+    )
     new_keys = (lengths[:, None] + torch.arange(most, device=llm.device))[:, None, None]  # [R, 1, 1, M]
     step.masked.scatter_(3, new_keys.expand(-1, -1, most, -1), ~tree_mask[:, None].to(llm.device))
     nodes = [(row, prefix) for row, trie in zip(rows, tries, strict=True) for prefix in trie]

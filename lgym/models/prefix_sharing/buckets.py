@@ -45,11 +45,6 @@ class RowBucket:
     row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
     _attn_bias: dict[Any, Tensor] = field(default_factory=dict)
 
-    @property
-    def num_tokens(self) -> int:
-        """n."""
-        return len(self.query_slots)
-
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None
     ) -> Tensor:
@@ -66,8 +61,10 @@ class RowBucket:
 def bucket_rows(packed: PackedRows, prefix_length: int, device: torch.device) -> list[RowBucket]:
     """All rows in order, in buckets of at most `MAX_SCORES` query-key pairs, or of one row."""
     max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
-    ranges = _row_ranges(packed, prefix_length, max_scores)
-    return [_make_bucket(packed, rows, prefix_length, device) for rows in ranges]
+    return [
+        _make_bucket(packed, rows, prefix_length, device)
+        for rows in _row_ranges(packed, prefix_length, max_scores)
+    ]
 
 
 def _row_ranges(packed: PackedRows, prefix_length: int, max_scores: int) -> Iterator[range]:
@@ -181,8 +178,7 @@ def _attend_eager(
 
 def make_attn_bias(attn_mask: Tensor, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
     """Additive [kv_heads * R, L * heads / kv_heads, S] of a bool [R, 1, L, S]: 0, or the least number."""
-    attn_bias = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device)
-    attn_bias.masked_fill_(~attn_mask, torch.finfo(dtype).min)
+    attn_bias = torch.zeros_like(attn_mask, dtype=dtype).masked_fill_(~attn_mask, torch.finfo(dtype).min)
     return attn_bias.squeeze(1).repeat_interleave(heads // kv_heads, dim=1).repeat(kv_heads, 1, 1)
 
 

@@ -94,10 +94,15 @@ class KVCache:
             [tokens, H] hidden states of the new tokens, row by row.
         """
         token_ids = torch.tensor(list(chain.from_iterable(new_ids)), device=llm.device)
-        rows = torch.arange(self.num_rows, device=llm.device)
         lengths = torch.tensor(self.lengths, device=llm.device)
         self.suffix_ids = [suffix + ids for suffix, ids in zip(self.suffix_ids, new_ids, strict=True)]
-        step = DecodeStep.from_cache(self, rows, lengths, list(map(len, new_ids)), max(self.lengths))
+        step = DecodeStep.from_cache(
+            self,
+            torch.arange(self.num_rows, device=llm.device),
+            lengths,
+            counts=list(map(len, new_ids)),
+            max_length=max(self.lengths),
+        )
         return llm.run_step(token_ids, step.positions + len(self.prefix_ids), step)
 
 

@@ -68,10 +68,8 @@ class PackedRows:
 def common_prefix_length(sequences: Sequence[TokenIds]) -> int:
     """Number of leading tokens that all sequences have in common; 0 for no sequences."""
     first, last = min(sequences, default=()), max(sequences, default=())  # all others sort between these two
-    for length, (a, b) in enumerate(zip(first, last, strict=False)):
-        if a != b:
-            return length
-    return min(len(first), len(last))
+    different = (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return next(different, min(len(first), len(last)))
 
 
 def tokens_per_forward(device: torch.device) -> int:
@@ -231,8 +229,9 @@ def run_behind_prefix(body: Any, packed: PackedRows, prefix_length: int, cache: 
     attn_mask = torch.eye(length, dtype=torch.bool).repeat(rows, 1, 1)  # padding attends to itself alone
     for padded, row_mask in zip(attn_mask, packed.attn_masks, strict=True):
         padded[: len(row_mask), : len(row_mask)] = torch.from_numpy(row_mask)
-    shape = rows, 1, length, prefix_length + length
-    attn_bias = torch.zeros(shape, dtype=embedding.dtype, device=embedding.device)
+    attn_bias = torch.zeros(
+        (rows, 1, length, prefix_length + length), dtype=embedding.dtype, device=embedding.device
+    )
     masked = ~attn_mask.to(embedding.device).unsqueeze(1)
     attn_bias[..., prefix_length:].masked_fill_(masked, torch.finfo(embedding.dtype).min)
     hidden = body(

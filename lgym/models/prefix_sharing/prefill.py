@@ -42,13 +42,13 @@ def prefill(
     matches = _match_prefixes(prompts, kv_caches)
     runs: list[tuple[list[int], KVCache, Tensor]] = []  # of some prompts each
     for number, kv_cache in enumerate(kv_caches):
-        continued = [i for i, match in matches.items() if match[0] == number]
+        continued = [i for i, (cache, _, _) in enumerate(matches) if cache == number]
         if continued:
             new_ids = [prompts[i][matches[i][2] :] for i in continued]
             part = kv_cache.select([matches[i][1] for i in continued], free_slots + max(map(len, new_ids)))
             states = part.extend(llm, new_ids)
             runs.append((continued, part, states[[end - 1 for end in accumulate(map(len, new_ids))]]))
-    new = [i for i in range(len(prompts)) if i not in matches]
+    new = [i for i, (_, _, length) in enumerate(matches) if not length]
     for batch in split_micro_batches([prompts[i] for i in new], tokens_per_forward(llm.device)):
         indices = [new[n] for n in batch]
         runs.append((indices, *_prefill_new(llm, [prompts[i] for i in indices], free_slots, row_length)))
@@ -62,28 +62,21 @@ def prefill(
     return joined.select(inverse, free_slots), hidden[inverse]
 
 
-def _match_prefixes(
-    prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]
-) -> dict[int, tuple[int, int, int]]:
-    """Cache, row and length of the longest cached prefix, by prompt; at least its last token is left."""
-    rows = {
-        c.prefix_ids + suffix: (n, row)
-        for n, c in enumerate(kv_caches)
-        for row, suffix in enumerate(c.suffix_ids)
+def _match_prefixes(prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]) -> list[tuple[int, int, int]]:
+    """Cache, row and length of each prompt's longest cached prefix, which leaves at least its last token."""
+    rows = {(): (-1, -1)} | {
+        cache.prefix_ids + suffix: (number, row)
+        for number, cache in enumerate(kv_caches)
+        for row, suffix in enumerate(cache.suffix_ids)
     }
     lengths = sorted({len(ids) for ids in rows}, reverse=True)
-    matches = {}
-    for i, prompt in enumerate(prompts):
-        length = next((n for n in lengths if n < len(prompt) and prompt[:n] in rows), None)
-        if length is not None:
-            matches[i] = *rows[prompt[:length]], length
-    return matches
+    matched = [next(n for n in lengths if n < len(prompt) and prompt[:n] in rows) for prompt in prompts]
+    return [(*rows[prompt[:n]], n) for prompt, n in zip(prompts, matched, strict=True)]
 
 
 def cached_prefix_lengths(prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]) -> list[int]:
     """Leading tokens of each prompt that `prefill` takes from a cache."""
-    matches = _match_prefixes(prompts, kv_caches)
-    return [matches[i][2] if i in matches else 0 for i in range(len(prompts))]
+    return [length for _, _, length in _match_prefixes(prompts, kv_caches)]
 
 
 def evict_unused(kv_caches: Sequence[KVCache], used: Collection[TokenIds]) -> list[KVCache]:

@@ -62,7 +62,7 @@ class TreeLayout(AttentionLayout):
         """Takes the keys of P + N tokens, and the queries of all or, if the prefix is cached, of the N."""
         if self.recorded is not None:
             self.recorded[module] = k, v
-        sizes = [bucket.num_tokens for bucket in self.buckets]
+        sizes = [len(bucket.query_slots) for bucket in self.buckets]
         prefix, uncached = self.prefix_length, len(q) - sum(sizes)
         heads, kv_heads = q.shape[1], k.shape[1]
         q = q.unflatten(1, (kv_heads, -1))  # [P + N or N, kv_heads, group, d]
@@ -133,7 +133,8 @@ def _to_autocast_dtype(states: Tensor) -> Tensor:
     return states.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else states
 
 
-def _original_attention(module: nn.Module) -> Any:
-    config: Any = module.config
+def _original_attention(module: Any) -> Any:
     eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    return ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation.removeprefix(NAME_PREFIX), eager)
+    return ALL_ATTENTION_FUNCTIONS.get_interface(
+        module.config._attn_implementation.removeprefix(NAME_PREFIX), eager
+    )
