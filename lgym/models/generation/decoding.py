@@ -81,13 +81,11 @@ def generate(
     """
     distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     row_index = torch.tensor([distinct[prompt] for prompt in prompts], device=llm.device)
-    kv_cache = None
-    if llm.layout == "tree":
-        kv_cache, hidden = prefill(
-            llm, list(distinct), kv_caches, free_slots=max_new_tokens, row_length=row_length
-        )
-    else:
-        hidden = _last_states(llm, list(distinct), row_length)
+    kv_cache, hidden = (
+        prefill(llm, list(distinct), kv_caches, free_slots=max_new_tokens, row_length=row_length)
+        if llm.layout == "tree"
+        else (None, _last_states(llm, list(distinct), row_length))
+    )
     sampler = Sampler(sampling_params, generator)
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
     if static_shapes is None:

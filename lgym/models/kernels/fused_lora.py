@@ -77,6 +77,9 @@ class FusedLoraLinear(LoraLinear):
 def fuse_lora(model: nn.Module) -> None:
     """Fuses peft's LoRA layers over plain frozen linear layers, in place; names and weights stay."""
     for layer in model.modules():
-        plain = type(layer) is LoraLinear and type(layer.get_base_layer()) is nn.Linear
-        if plain and not any(parameter.requires_grad for parameter in layer.get_base_layer().parameters()):
+        if (
+            type(layer) is LoraLinear
+            and type(layer.get_base_layer()) is nn.Linear
+            and not any(parameter.requires_grad for parameter in layer.get_base_layer().parameters())
+        ):
             layer.__class__ = FusedLoraLinear

@@ -50,6 +50,7 @@ class FusedRMSNorm(nn.Module):
 @torch.no_grad()
 def fuse_norms(model: nn.Module) -> None:
     """Fuses every frozen RMSNorm that computes the formula above, in place; names and weights stay."""
+    norm: Any
     for norm in model.modules():
         eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
         if type(norm).__name__.endswith("RMSNorm") and isinstance(eps, float) and _is_plain(norm, eps):
