@@ -1,7 +1,5 @@
 """Building of a model from its name: find the weights, load them, add adapters and a value head."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,8 +81,6 @@ def assemble_llm(
         value_hidden_size=config.value_hidden_size if value_head else None,
         use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
-    if llm.value_head is not None:
-        llm.value_head.to(llm.causal_lm.device)
     select_layout(llm)
     return llm
 
@@ -106,9 +102,14 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
     """
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     output = model.get_output_embeddings()
-    linear = sorted({name.rsplit(".", 1)[-1] for name in linear if model.get_submodule(name) is not output})
+    linear = sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D) and module is not output
+        }
+    )
     targets = lora.target_modules if lora.target_modules is not None else entry.lora_targets
     blocks = None
     if lora.last_blocks is not None:
@@ -216,10 +217,9 @@ def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
             f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
             "`pip install bitsandbytes`, or set `quantization: null`."
         )
-    if config.quantization == "8bit":
-        return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
-        load_in_4bit=True,
+        load_in_8bit=config.quantization == "8bit",
+        load_in_4bit=config.quantization == "4bit",
         bnb_4bit_quant_type="nf4",
         bnb_4bit_compute_dtype=dtype,
         bnb_4bit_use_double_quant=True,

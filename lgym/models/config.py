@@ -1,7 +1,5 @@
 """Configuration of the language model; the `model:` section of a YAML file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,23 +8,23 @@ from lgym.types import ConfigError
 
 @dataclass
 class LoraSettings:
-    """Low-rank adapters (LoRA) on a frozen model (Hu et al. 2021, arXiv:2106.09685)."""
+    """Low-rank adapters (LoRA) on a frozen model (Hu et al. 2021, arXiv:2106.09685).
+
+    Args:
+        r: rank of the adapters; null takes the registry's.
+        alpha: the adapters' output is scaled by alpha / r; null takes twice the rank.
+        dropout: dropout on the adapters' input. Above 0 the trained policy is no longer the behavior policy.
+        target_modules: names of the layers that get adapters; null takes the registry's, "all-linear" every
+            linear layer.
+        last_blocks: number of the model's last blocks that get adapters; null gives them to all. An update's
+            backward pass ends at the first of these blocks.
+    """
 
     r: int | None = None
-    """Rank of the adapters; null takes the registry's."""
-
     alpha: int | None = None
-    """The adapters' output is scaled by alpha / r; null takes twice the rank."""
-
     dropout: float = 0.0
-    """Dropout on the adapters' input. Above 0 the trained policy is no longer the behavior policy."""
-
     target_modules: list[str] | str | None = None
-    """Names of the layers that get adapters; null takes the registry's, "all-linear" every linear layer."""
-
     last_blocks: int | None = None
-    """Number of the model's last blocks that get adapters; null gives them to all. An update's backward pass
-    ends at the first of these blocks."""
 
     def __post_init__(self) -> None:
         if self.r is not None and self.r < 1:
@@ -43,33 +41,31 @@ class LoraSettings:
 
 @dataclass
 class LLMConfig:
-    """A language model, and the way that it is made trainable."""
+    """A language model, and the way that it is made trainable.
+
+    Args:
+        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face
+            Hub.
+        lora: adapters on the frozen model; null trains every weight.
+        quantization: quantize the frozen weights to 4 or 8 bits, with bitsandbytes. Needs adapters.
+        attn_implementation: attention code of transformers (eager or sdpa); null takes eager on the CPU,
+            where it is faster for short rows, and sdpa elsewhere.
+        gradient_checkpointing: recompute activations in the backward pass: less memory, about a third more
+            time. Switches the cache of a common prefix off, since transformers has no KV cache while
+            checkpointing.
+        value_hidden_size: width of the value head's hidden layer.
+        trust_remote_code: run code that comes with the model. Leave it off unless you trust the author.
+        revision: branch, tag or commit of the Hub repository; null is its main branch.
+    """
 
     model: str = "smollm2-135m-instruct"
-    """A registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face Hub."""
-
     lora: LoraSettings | None = field(default_factory=LoraSettings)
-    """Adapters on the frozen model; null trains every weight."""
-
     quantization: Literal["4bit", "8bit"] | None = None
-    """Quantize the frozen weights to 4 or 8 bits, with bitsandbytes. Needs adapters."""
-
     attn_implementation: str | None = None
-    """Attention code of transformers (eager or sdpa); null takes eager on the CPU, where it is faster for
-    short rows, and sdpa elsewhere."""
-
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time. Switches the cache of
-    a common prefix off, since transformers has no KV cache while checkpointing."""
-
     value_hidden_size: int = 256
-    """Width of the value head's hidden layer."""
-
     trust_remote_code: bool = False
-    """Run code that comes with the model. Leave it off unless you trust the author."""
-
     revision: str | None = None
-    """Branch, tag or commit of the Hub repository; null is its main branch."""
 
     def __post_init__(self) -> None:
         if self.quantization is not None and self.lora is None:

@@ -1,10 +1,8 @@
 """The language model: hidden states at chosen tokens, logits of chosen tokens, and state values."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Literal
 
@@ -12,11 +10,16 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from lgym.models.limits import context_length
 from lgym.models.lm_head import LMHead
 from lgym.models.prefix_sharing.buckets import bucket_rows
-from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length, pack
-from lgym.models.prefix_sharing.padded_rows import run_behind_prefix, run_padded
+from lgym.models.prefix_sharing.packing import (
+    PackedRows,
+    TokenIds,
+    common_prefix_length,
+    pack,
+    run_behind_prefix,
+    run_padded,
+)
 from lgym.models.prefix_sharing.tree_attention import AttentionLayout, KVStates, TreeLayout
 from lgym.models.value_head import ValueHead
 from lgym.types import ConfigError
@@ -60,7 +63,9 @@ class ValueHeadLLM(nn.Module):
         self.tokenizer = tokenizer
         self.name = name
         hidden_size = model.config.get_text_config().hidden_size
-        self.value_head = None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size)
+        self.value_head = (
+            None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size).to(self.device)
+        )
         self.value_scale = 1.0  # reward units of a value head's output of 1
         self.share_prefixes = True
         self.layout: Layout = "prefix_cache"
@@ -80,7 +85,11 @@ class ValueHeadLLM(nn.Module):
     @property
     def context_length(self) -> int:
         """The longest sequence that the model takes, in tokens."""
-        return context_length(self.causal_lm.config.get_text_config())
+        config = self.causal_lm.config.get_text_config()
+        limits = [getattr(config, "max_position_embeddings", None)]
+        if getattr(config, "use_sliding_window", True):  # packed rows attend without a window
+            limits.append(getattr(config, "sliding_window", None))
+        return min((int(limit) for limit in limits if limit), default=1 << 30)
 
     @property
     def lm_head(self) -> LMHead:
@@ -92,14 +101,14 @@ class ValueHeadLLM(nn.Module):
     def device(self) -> torch.device:
         return self.causal_lm.get_input_embeddings().weight.device
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ValueHeadLLM:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ValueHeadLLM":
         def keep_dtype(tensor: Tensor) -> Tensor:
             converted = fn(tensor)
             return converted if converted.dtype == tensor.dtype else tensor.to(converted.device)
 
         return super()._apply(keep_dtype, recurse)
 
-    def train(self, mode: bool = True) -> ValueHeadLLM:
+    def train(self, mode: bool = True) -> "ValueHeadLLM":
         """Switches modes, but for 8-bit layers: a CPU multiplies differently while they train."""
         super().train(mode)
         for module in self.modules():
@@ -117,27 +126,25 @@ class ValueHeadLLM(nn.Module):
             raise ConfigError(
                 "A frozen reference needs adapters (`lora: {}`): with every weight trained, it is gone."
             )
-        session = self.frozen_session
-        self.frozen_session = None
-        try:
-            with self.model.disable_adapter():
-                yield
-        finally:
-            self.frozen_session = session
+        with self._new_session(None), self.model.disable_adapter():
+            yield
 
     @contextmanager
     def frozen_weights(self) -> Iterator[None]:
         """Context manager for fixed weights: KV caches stay valid from call to call. It may nest."""
-        outermost = self.frozen_session is None
-        if outermost:
-            self.frozen_session = object()
+        with self._new_session(object()) if self.frozen_session is None else nullcontext():
+            yield
+
+    @contextmanager
+    def _new_session(self, session: object | None) -> Iterator[None]:
+        before = self.frozen_session, self._cached_prefix, self.kv_caches
+        self.frozen_session = session
+        self._cached_prefix = (), None
+        self.kv_caches = []
         try:
             yield
         finally:
-            if outermost:
-                self.frozen_session = None
-                self._cached_prefix = (), None
-                self.kv_caches = []
+            self.frozen_session, self._cached_prefix, self.kv_caches = before
 
     def store_kv(self, kv_caches: Sequence[Any]) -> None:
         """Replaces the stored `KVCache`s that prompts may continue; stores none unless weights are frozen."""
@@ -163,15 +170,18 @@ class ValueHeadLLM(nn.Module):
         body = self.causal_lm.base_model
         if self._shares and self.layout == "tree":
             hidden = self.run_tree(prefix, packed)
-        elif self._shares:
-            cache = self._prefix_cache(prefix) if prefix else None
-            hidden = run_behind_prefix(body, packed, len(prefix), cache)
-            self.padded_tokens_computed += packed.token_mask.numel()
         else:
-            hidden = run_padded(body, packed)
             self.padded_tokens_computed += packed.token_mask.numel()
-        starts = [length - 1 - len(prefix) for length in prompt_lengths]
-        wanted = [index[start:] for index, start in zip(packed.token_index, starts, strict=True)]
+            cache = self._prefix_cache(prefix) if prefix else None
+            hidden = (
+                run_behind_prefix(body, packed, len(prefix), cache)
+                if self._shares
+                else run_padded(body, packed)
+            )
+        wanted = [
+            index[length - 1 - len(prefix) :]
+            for index, length in zip(packed.token_index, prompt_lengths, strict=True)
+        ]
         distinct = {token: k for k, token in enumerate(dict.fromkeys(chain.from_iterable(wanted)))}
         states = hidden[torch.tensor(list(distinct), device=self.device)]
         return states, [[distinct[token] for token in index] for index in wanted]
@@ -196,7 +206,7 @@ class ValueHeadLLM(nn.Module):
 
     def _prefix_length(self, sequences: Sequence[TokenIds], prompt_lengths: Sequence[int]) -> int:
         # each prompt keeps at least its last token in its own row
-        cached = self._cached_prefix[0] if self.frozen_session is not None else ()
+        cached = self._cached_prefix[0]
         length = len(cached)
         if cached and length < min(prompt_lengths) and all(s[:length] == cached for s in sequences):
             return length
@@ -206,11 +216,12 @@ class ValueHeadLLM(nn.Module):
         return shared if shared >= MIN_PREFIX_LENGTH else 0
 
     def _prefix_cache(self, prefix: TokenIds) -> Any:
-        if self.frozen_session is not None and prefix == self._cached_prefix[0]:
+        if prefix == self._cached_prefix[0]:
             return copy.deepcopy(self._cached_prefix[1])  # a forward pass behind it appends to it
         cache = DynamicCache(config=self.causal_lm.config)
-        ids = torch.tensor([prefix], device=self.device)
-        self.causal_lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+        self.causal_lm.base_model(
+            input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True
+        )
         self.count_tokens(len(prefix))
         if self.frozen_session is not None and not torch.is_grad_enabled():
             self._cached_prefix = prefix, copy.deepcopy(cache)
@@ -235,7 +246,7 @@ class ValueHeadLLM(nn.Module):
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self.count_tokens(len(prefix))
         tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device), recorded)
-        self.padded_tokens_computed += sum(len(bucket.token_index) for bucket in tree.buckets)
+        self.padded_tokens_computed += sum(len(bucket.query_tokens) for bucket in tree.buckets)
         hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
         return hidden[len(hidden) - packed.num_tokens :]
 

@@ -1,13 +1,12 @@
 """The language-model head: logits, log-probabilities and entropies over the vocabulary."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lgym.functional.inputs import at_least_float32
 from lgym.models.kernels.fused_logprobs import FusedLogNormalizers, FusedTokenLogprobs
 from lgym.models.prefix_sharing.tree_attention import soft_cap
 
@@ -21,8 +20,7 @@ class LMHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], at least fp32."""
-        logits = self.raw_logits(hidden)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return at_least_float32(self.raw_logits(hidden))
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
         """[..., H] to [..., V], in the model's precision."""
@@ -65,9 +63,8 @@ class LMHead:
             [n] log-probabilities and [K] entropies in nats, at least fp32.
         """
         if self._is_plain(hidden):
-            weight = self.linear.weight
             return FusedTokenLogprobs.apply(
-                hidden, weight, state_index, tokens, temperature, entropy_gradient
+                hidden, self.linear.weight, state_index, tokens, temperature, entropy_gradient
             )
         logits = self.logits(hidden)
         if temperature != 1:
@@ -79,6 +76,10 @@ class LMHead:
 
     def _is_plain(self, hidden: Tensor) -> bool:
         # logits are no more than hidden states times frozen weights
-        frozen = not self.linear.weight.requires_grad and getattr(self.linear, "bias", None) is None
-        plain = frozen and type(self.linear) is nn.Linear and self.softcap is None
-        return plain and not torch.is_autocast_enabled(hidden.device.type)
+        return (
+            type(self.linear) is nn.Linear
+            and self.linear.bias is None
+            and not self.linear.weight.requires_grad
+            and self.softcap is None
+            and not torch.is_autocast_enabled(hidden.device.type)
+        )

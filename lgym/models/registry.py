@@ -4,8 +4,6 @@ A new family is one entry. A model without an entry gets `DEFAULT`. Weights that
 GGUF file are converted once, to safetensors in the user's cache folder.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

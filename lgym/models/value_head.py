@@ -1,7 +1,5 @@
 """The value head: V(s) from the hidden state at the last token of the prompt, before the agent acts."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Pretrained models as objects: loaded for a user's own program, and wrapped as `ValueHeadLLM`."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.functional import categorical_entropy, categorical_kl
-from lgym.models.limits import tokens_per_forward
 from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
 from lgym.models.prefix_sharing.kv_cache import KVCache
-from lgym.models.prefix_sharing.packing import split_micro_batches
+from lgym.models.prefix_sharing.packing import split_micro_batches, tokens_per_forward
 from lgym.models.prefix_sharing.prefill import cached_prefix_lengths, evict_unused, prefill
 from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.distribution_cache import DistributionCache, choice_response, weights_digest

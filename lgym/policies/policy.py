@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.prefix_sharing.packing import split_micro_batches
+from lgym.models.prefix_sharing.packing import split_micro_batches, tokens_per_forward
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 

@@ -205,7 +205,7 @@ def _extended(
     for each row and end the rows of them from the tail's last token on."""
     room = max(map(len, tails)) + max(len(build_token_trie(of_row)) for of_row in ends)
     selected = kv_cache.select(rows, room)
-    states = selected.extend(llm, range(len(tails)), tails)
+    states = selected.extend(llm, tails)
     last = torch.tensor([len(tail) for tail in tails], device=states.device).cumsum(0) - 1
     return run_branches(llm, selected, states[last], ends)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers import tiny
-from lgym.models import limits
 from lgym.models.prefix_sharing import prefill
+from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
 from lgym.models.prefix_sharing.packing import split_micro_batches
 from lgym.policies import CandidatePolicy, GenerationPolicy, text_generation
 from lgym.policies import candidates as candidate_policy
@@ -127,4 +127,4 @@ def test_new_prompts_and_values_are_run_in_parts(monkeypatch):
 def test_what_keys_and_values_take():
     """SmolLM2-135M: 2 x 30 layers x 3 heads x 64 numbers of 2 bytes are 23,040."""
     config = tiny.config(num_hidden_layers=30, num_key_value_heads=3, num_attention_heads=9, hidden_size=576)
-    assert limits.kv_bytes_per_token(config, torch.bfloat16) == 23_040
+    assert kv_bytes_per_token(config, torch.bfloat16) == 23_040

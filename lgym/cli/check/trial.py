@@ -15,7 +15,7 @@ import torch
 
 from lgym.cli.check.random_play import RandomPlay
 from lgym.data import RolloutDataModule
-from lgym.models.limits import kv_bytes_per_token
+from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
 from lgym.models.prefix_sharing.packing import common_prefix_length
 from lgym.modules import PolicyLearner
 from lgym.rollout import Rollout

@@ -10,11 +10,8 @@ The common prefix of prompts is run once, and cached tokens not again
   Shapes are static, and the step is one CUDA graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -84,13 +81,11 @@ def generate(
     """
     distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     row_index = torch.tensor([distinct[prompt] for prompt in prompts], device=llm.device)
-    kv_cache = None
-    if llm.layout == "tree":
-        kv_cache, hidden = prefill(
-            llm, list(distinct), kv_caches, free_slots=max_new_tokens, row_length=row_length
-        )
-    else:
-        hidden = _last_states(llm, list(distinct), row_length)
+    kv_cache, hidden = (
+        prefill(llm, list(distinct), kv_caches, free_slots=max_new_tokens, row_length=row_length)
+        if llm.layout == "tree"
+        else (None, _last_states(llm, list(distinct), row_length))
+    )
     sampler = Sampler(sampling_params, generator)
     stops = torch.tensor(sorted(stop_ids), device=llm.device)
     if static_shapes is None:
@@ -104,8 +99,13 @@ def generate(
             kept += [part] if keep_kv_cache else []
         response_index = list(range(len(responses)))
     else:
-        empty = [GeneratedText((), (), False)] * len(distinct)
-        batch = _Batch(list(distinct), empty, torch.arange(len(row_index)), row_index, kv_cache)
+        batch = _Batch(
+            prompts=list(distinct),
+            responses=[GeneratedText((), (), False)] * len(distinct),
+            sample_index=torch.arange(len(prompts), device=llm.device),
+            row_index=row_index,
+            kv_cache=kv_cache,
+        )
         responses, response_index, kept = _generate_forking(
             llm,
             batch,
@@ -135,6 +135,20 @@ class _Batch:
     parents: Sequence[int] = ()  # R rows of the cache, to which their last tokens are to be appended
     owns_cache: bool = True  # no other batch continues from this cache later
 
+    def select(self, rows: Tensor, *, owns_cache: bool) -> "_Batch":
+        """A batch of some of the rows, which are sorted."""
+        chosen = rows.tolist()
+        mine = torch.isin(self.row_index, rows)
+        return _Batch(
+            prompts=[self.prompts[row] for row in chosen],
+            responses=[self.responses[row] for row in chosen],
+            sample_index=self.sample_index[mine],
+            row_index=torch.searchsorted(rows, self.row_index[mine]),
+            kv_cache=self.kv_cache,
+            parents=[self.parents[row] for row in chosen],
+            owns_cache=owns_cache,
+        )
+
 
 def _generate_forking(
     llm: ValueHeadLLM,
@@ -150,51 +164,33 @@ def _generate_forking(
 ) -> tuple[list[GeneratedText], list[int], list[KVCache]]:
     """Returns responses, the response to each prompt, and KV caches. Responses fork where samples differ."""
     finished: list[GeneratedText] = []
-    response_index = [-1] * len(batch.sample_index)
+    response_index = torch.empty_like(batch.sample_index)
     kept: list[KVCache] = []
     waiting: list[_Batch] = []
     while True:
-        parents, responses, fork_index = _sample_forks(
-            batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check
-        )
-        ended = [response.finished or len(response.token_ids) == max_new_tokens for response in responses]
-        leaving = torch.tensor(ended, device=parents.device)
+        forks = _sample_forks(batch, llm.lm_head.raw_logits(hidden), sampler, stop_ids, stop_check)
+        ended = [r.finished or len(r.token_ids) == max_new_tokens for r in forks.responses]
+        leaving = torch.tensor(ended, device=forks.row_index.device)
         if any(ended):
-            forks = leaving.nonzero().squeeze(1)
-            sample_index, positions = _members(forks, batch.sample_index, fork_index)
-            for sample, position in zip(sample_index.tolist(), positions.tolist(), strict=True):
-                response_index[sample] = len(finished) + position
-            finished += compress(responses, ended)
-            if keep_kv_cache and batch.kv_cache is not None:
-                kept.append(batch.kv_cache.select(parents[forks].tolist(), 0))
-        parts = [part for part in (~leaving).nonzero().squeeze(1).split(max_num_seqs) if len(part)]
-        for number, forks in enumerate(parts):
-            rows = parents[forks].tolist()
-            waiting.append(
-                _Batch(
-                    [batch.prompts[row] for row in rows],
-                    [responses[fork] for fork in forks.tolist()],
-                    *_members(forks, batch.sample_index, fork_index),
-                    batch.kv_cache,
-                    rows,
-                    owns_cache=number == 0,  # batches are taken from the end of the list
-                )
-            )
+            done = forks.select(leaving.nonzero().squeeze(1), owns_cache=False)
+            response_index[done.sample_index] = len(finished) + done.row_index
+            finished += done.responses
+            if keep_kv_cache and done.kv_cache is not None:
+                kept.append(done.kv_cache.select(done.parents, 0))
+        for number, rows in enumerate((~leaving).nonzero().squeeze(1).split(max_num_seqs)):
+            if len(rows):  # batches are taken from the end of the list, the first of these last
+                waiting.append(forks.select(rows, owns_cache=number == 0))
         if not waiting:
-            return finished, response_index, kept
+            return finished, response_index.tolist(), kept
         batch = waiting.pop()  # depth first, so that few caches wait
         if batch.kv_cache is None:
-            sequences = [
-                prompt + r.token_ids for prompt, r in zip(batch.prompts, batch.responses, strict=True)
-            ]
+            sequences = [p + r.token_ids for p, r in zip(batch.prompts, batch.responses, strict=True)]
             hidden = _last_states(llm, sequences, row_length)
         else:
             kv_cache = batch.kv_cache
             if not batch.owns_cache or batch.parents != list(range(kv_cache.num_rows)):
                 kv_cache = kv_cache.select(batch.parents, max_new_tokens - len(batch.responses[0].token_ids))
-            hidden = kv_cache.extend(
-                llm, range(kv_cache.num_rows), [r.token_ids[-1:] for r in batch.responses]
-            )
+            hidden = kv_cache.extend(llm, [r.token_ids[-1:] for r in batch.responses])
             batch = replace(batch, kv_cache=kv_cache)
 
 
@@ -205,13 +201,14 @@ def _last_states(llm: ValueHeadLLM, sequences: Sequence[TokenIds], row_length: i
 
 def _sample_forks(
     batch: _Batch, logits: Tensor, sampler: Sampler, stop_ids: Tensor, stop_check: StopCheck | None
-) -> tuple[Tensor, list[GeneratedText], Tensor]:
-    """Adds a token: the parent rows [F] of the distinct responses, these, and the fork [n] of each sample."""
+) -> _Batch:
+    """The batch with another token for every sample; a row per distinct response."""
     tokens, logprobs = sampler(logits, batch.row_index)
     forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
-    parents, last = forks // logits.shape[1], forks % logits.shape[1]
+    last = forks % logits.shape[1]
     fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
-    columns = parents.tolist(), last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
+    parents: list[int] = (forks // logits.shape[1]).tolist()
+    columns = parents, last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
     responses = [
         GeneratedText(
             (*batch.responses[row].token_ids, token), (*batch.responses[row].logprobs, logprob), ended
@@ -223,13 +220,14 @@ def _sample_forks(
         responses = [
             r._replace(finished=r.finished or stop) for r, stop in zip(responses, stopped, strict=True)
         ]
-    return parents, responses, fork_index
-
-
-def _members(forks: Tensor, sample_index: Tensor, fork_index: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples whose fork is among sorted ones, and the position of that fork."""
-    mine = torch.isin(fork_index, forks)
-    return sample_index[mine.to(sample_index.device)], torch.searchsorted(forks, fork_index[mine])
+    return _Batch(
+        [batch.prompts[row] for row in parents],
+        responses,
+        batch.sample_index,
+        fork_index,
+        batch.kv_cache,
+        parents,
+    )
 
 
 def _generate_static(
@@ -241,38 +239,35 @@ def _generate_static(
     sampler: Sampler,
 ) -> list[GeneratedText]:
     """Decodes every row to the end, and cuts off what follows the end of a response."""
-    count, max_length = len(hidden), kv_cache.max_length + max_new_tokens
-    rows = torch.arange(count, device=llm.device)
+    rows = torch.arange(len(hidden), device=llm.device)
+    cached = torch.tensor(kv_cache.lengths, device=llm.device)
+    max_length = max(kv_cache.lengths) + max_new_tokens
     tokens, logprobs = sampler(llm.lm_head.raw_logits(hidden), rows)
     columns, logprob_columns = [tokens.clone()], [logprobs]
-    unfinished = ~torch.isin(tokens, stop_ids)
 
     def decode() -> Tensor:
-        step = DecodeStep.from_cache(kv_cache, rows, None, max_length)
+        step = DecodeStep.from_cache(kv_cache, rows, cached, [1] * len(rows), max_length)
         return llm.run_step(tokens, step.positions + len(kv_cache.prefix_ids), step)
 
     captured = llm.device.type == "cuda" and max_new_tokens > STOP_CHECK_INTERVAL // 2
     run = _capture_graph(decode) if captured else decode
     for step in range(1, max_new_tokens):
-        if step % STOP_CHECK_INTERVAL == 0 and not bool(unfinished.any()):
+        if step % STOP_CHECK_INTERVAL == 0 and torch.isin(torch.stack(columns), stop_ids).any(0).all():
             break
         states = run()
-        kv_cache.lengths += 1
+        cached += 1
         sampled, logprobs = sampler(llm.lm_head.raw_logits(states), rows)
         tokens.copy_(sampled)
         columns.append(sampled)
         logprob_columns.append(logprobs)
-        unfinished &= ~torch.isin(sampled, stop_ids)
         if captured:
-            llm.count_tokens(count)
+            llm.count_tokens(len(rows))
     token_ids = torch.stack(columns, dim=1)
     stopped = torch.isin(token_ids, stop_ids)
     finished = stopped.any(1)
     lengths = torch.where(finished, stopped.int().argmax(1) + 1, token_ids.shape[1])
-    suffix_lengths = torch.tensor([len(suffix) for suffix in kv_cache.suffix_ids], device=llm.device)
-    kv_cache.lengths = suffix_lengths + lengths - 1
-    all_logprobs = torch.stack(logprob_columns, dim=1).float()
-    results = token_ids.tolist(), all_logprobs.tolist(), lengths.tolist(), finished.tolist()
+    all_logprobs = torch.stack(logprob_columns, dim=1).float().tolist()
+    results = token_ids.tolist(), all_logprobs, lengths.tolist(), finished.tolist()
     responses = [
         GeneratedText(tuple(ids[:n]), tuple(p[:n]), end) for ids, p, n, end in zip(*results, strict=True)
     ]

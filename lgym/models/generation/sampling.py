@@ -1,6 +1,4 @@
-"""SamplingParams parameters, and sampling of tokens."""
-
-from __future__ import annotations
+"""Sampling parameters, and sampling of tokens."""
 
 from dataclasses import dataclass
 
@@ -49,9 +47,12 @@ class Sampler:
         if self.generator is None:
             tokens = probabilities.argmax(-1)[row_index]
         else:
-            size = 2, len(row_index)
-            device, dtype = self.generator.device, probabilities.dtype
-            uniform = torch.rand(size, generator=self.generator, device=device, dtype=dtype)
+            uniform = torch.rand(
+                (2, len(row_index)),
+                generator=self.generator,
+                device=self.generator.device,
+                dtype=probabilities.dtype,
+            )
             tokens = sample_by_blocks(probabilities, row_index, *uniform.to(probabilities.device))
         return tokens, probabilities[row_index, tokens].log()
 

@@ -5,8 +5,6 @@ parameters are held in fp32 and cast for the multiplication alone: the master co
 optimizer, clipping or checkpoint works on it as it is.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -9,8 +9,6 @@ The sums are taken in the forward pass, some states at a time, and nothing else 
 gradient beside it, chunk by chunk: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2.)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

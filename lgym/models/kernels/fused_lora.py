@@ -7,8 +7,6 @@ y, in both directions. Here the adapter's part is added while it is multiplied (
 into B, which is small, and nothing but x and x A^T is kept for the gradients.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -79,7 +77,9 @@ class FusedLoraLinear(LoraLinear):
 def fuse_lora(model: nn.Module) -> None:
     """Fuses peft's LoRA layers over plain frozen linear layers, in place; names and weights stay."""
     for layer in model.modules():
-        if type(layer) is LoraLinear and type(layer.get_base_layer()) is nn.Linear:
-            base = layer.get_base_layer()
-            if not base.weight.requires_grad and (base.bias is None or not base.bias.requires_grad):
-                layer.__class__ = FusedLoraLinear
+        if (
+            type(layer) is LoraLinear
+            and type(layer.get_base_layer()) is nn.Linear
+            and not any(parameter.requires_grad for parameter in layer.get_base_layer().parameters())
+        ):
+            layer.__class__ = FusedLoraLinear

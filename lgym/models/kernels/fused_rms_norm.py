@@ -6,8 +6,6 @@ transformers computes this in eight operations, one of which multiplies bf16 wit
 a CPU; the backward pass keeps and reads as many intermediate results. Here only x and 1 / rms(x) are kept.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -52,22 +50,22 @@ class FusedRMSNorm(nn.Module):
 @torch.no_grad()
 def fuse_norms(model: nn.Module) -> None:
     """Fuses every frozen RMSNorm that computes the formula above, in place; names and weights stay."""
+    norm: Any
     for norm in model.modules():
-        if type(norm).__name__.endswith("RMSNorm"):
-            _fuse_norm(norm)
+        eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+        if type(norm).__name__.endswith("RMSNorm") and isinstance(eps, float) and _is_plain(norm, eps):
+            norm.eps = eps
+            norm.__class__ = FusedRMSNorm
 
 
-def _fuse_norm(norm: Any) -> None:
-    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+def _is_plain(norm: nn.Module, eps: float) -> bool:
     parameters = dict(norm.named_parameters())
-    if not isinstance(eps, float) or list(parameters) != ["weight"]:
-        return
-    weight = parameters["weight"]
-    if weight.requires_grad or weight.dim() != 1 or not weight.dtype.is_floating_point:
-        return
+    weight = parameters.pop("weight", None)
+    if weight is None or parameters or weight.requires_grad:
+        return False
+    if weight.dim() != 1 or not weight.dtype.is_floating_point:
+        return False
     probe = torch.linspace(-2, 3, weight.numel(), dtype=weight.dtype, device=weight.device).expand(2, -1)
     tolerance = 4 * torch.finfo(weight.dtype).eps
     fused = RMSNormMap.apply(probe, weight, eps)
-    if torch.allclose(norm(probe), fused, rtol=tolerance, atol=tolerance):  # Gemma's multiplies with 1 + w
-        norm.eps = eps
-        norm.__class__ = FusedRMSNorm
+    return torch.allclose(norm(probe), fused, rtol=tolerance, atol=tolerance)  # Gemma's multiplies with 1 + w

@@ -5,8 +5,6 @@ SpecInfer, arXiv:2305.09781, section 4.2; Cai et al. 2024, Medusa, arXiv:2401.10
 does not keep them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache
-from lgym.models.prefix_sharing.packing import TokenIds
+from lgym.models.prefix_sharing.packing import TokenIds, ancestor_mask
 
 
 def build_token_trie(continuations: Sequence[TokenIds]) -> dict[TokenIds, int]:
@@ -56,24 +54,23 @@ def run_branches(
 def _run_tries(
     llm: ValueHeadLLM, kv_cache: KVCache, rows: Sequence[int], tries: Sequence[dict[TokenIds, int]]
 ) -> Tensor:
-    device = kv_cache.lengths.device
     most = max(map(len, tries))  # M
     tree_mask = torch.zeros(len(rows), most, most, dtype=torch.bool)  # True for a node and its ancestors
     for row_mask, trie in zip(tree_mask, tries, strict=True):
-        for prefix, node in trie.items():
-            if len(prefix) > 1:
-                row_mask[node] = row_mask[trie[prefix[:-1]]]
-            row_mask[node, node] = True
-    index = torch.tensor(rows, device=device)
-    lengths = kv_cache.lengths[index]
-    max_length = kv_cache.max_length + most
-    positions = lengths[:, None] + torch.arange(most, device=device)  # [R, M]
-    attn_mask = (torch.arange(max_length, device=device) < lengths[:, None])[:, None].repeat(1, most, 1)
-    attn_mask.scatter_(2, positions[:, None].expand(-1, most, -1), tree_mask.to(device))  # [R, M, max_length]
-    real = torch.tensor([[node < len(trie) for node in range(most)] for trie in tries], device=device)
-    row_index = index.repeat_interleave(real.sum(1))
-    slots = real.flatten().nonzero().squeeze(1)
-    step = DecodeStep(kv_cache, index, max_length, row_index, positions[real], slots, ~attn_mask[:, None])
-    token_ids = torch.tensor([prefix[-1] for trie in tries for prefix in trie], device=device)
-    depths = torch.tensor([len(prefix) - 1 for trie in tries for prefix in trie], device=device)
-    return llm.run_step(token_ids, kv_cache.lengths[row_index] + depths + len(kv_cache.prefix_ids), step)
+        ancestors = ancestor_mask([trie.get(prefix[:-1], -1) for prefix in trie])
+        row_mask[: len(trie), : len(trie)] = torch.from_numpy(ancestors)
+    row_lengths = kv_cache.lengths
+    lengths = torch.tensor([row_lengths[row] for row in rows], device=llm.device)
+    step = DecodeStep.from_cache(
+        kv_cache,
+        torch.tensor(rows, device=llm.device),
+        lengths,
+        counts=list(map(len, tries)),
+        max_length=max(row_lengths) + most,
+    )
+    new_keys = (lengths[:, None] + torch.arange(most, device=llm.device))[:, None, None]  # [R, 1, 1, M]
+    step.masked.scatter_(3, new_keys.expand(-1, -1, most, -1), ~tree_mask[:, None].to(llm.device))
+    nodes = [(row, prefix) for row, trie in zip(rows, tries, strict=True) for prefix in trie]
+    token_ids = torch.tensor([prefix[-1] for _, prefix in nodes], device=llm.device)
+    positions = torch.tensor([row_lengths[row] + len(prefix) - 1 for row, prefix in nodes], device=llm.device)
+    return llm.run_step(token_ids, positions + len(kv_cache.prefix_ids), step)

@@ -7,10 +7,9 @@ length keeps padding low; the number of query-key pairs bounds the memory. A cel
 *slot*.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,50 +30,41 @@ MAX_SCORES_FUSED = 1 << 26
 SHORT_ROW = 64
 
 
-@dataclass(frozen=True)
-class KeyIndex:
-    """Slots of a bucket's keys and values, taken from the K of the layer."""
-
-    num_rows: int
-    prefix_length: int  # P
-    token_index: Tensor  # [R * S] int64, the token of each slot; any token where the slot is masked
-    bucket_tokens: slice  # the n tokens of the bucket
-    bucket_slots: Tensor  # [n] int64
-    row_prefix_tokens: (
-        Tensor  # [m] int64, of the longest row prefix if the others are parts of it, else of all
-    )
-    row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
-
-
 @dataclass(frozen=True, eq=False)
 class RowBucket:
-    """R packed rows with n tokens."""
+    """R packed rows with n tokens, behind a common prefix of P, in a layer with K tokens."""
 
-    num_tokens: int  # n
-    token_index: Tensor  # [R * L] int64, the token of each slot, from 0; any token for padding
-    slots: Tensor  # [n] int64, the slot of each token
-    keys: KeyIndex
+    prefix_length: int  # P
     attn_mask: Tensor  # [R, 1, L, S] bool, True where a query attends to a key
+    query_tokens: Tensor  # [R * L] int64, the token of each query slot, from 0; any token for padding
+    query_slots: Tensor  # [n] int64, the query slot of each token
+    key_tokens: Tensor  # [R * S] int64, the token of each key slot, of K; any token where the slot is masked
+    key_slots: Tensor  # [n] int64, the key slot of each token
+    layer_tokens: slice  # the n tokens among the K
+    row_prefix_tokens: Tensor  # [m] int64, of the longest row prefix if the others are its parts, else of all
+    row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
     _attn_bias: dict[Any, Tensor] = field(default_factory=dict)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None
     ) -> Tensor:
         """[n, kv_heads, group, d] queries over the layer's [K, kv_heads, d] to [kv_heads, n, group, d]."""
-        queries = _ScatterQueries.apply(q, self.token_index, self.slots, self.keys.num_rows)
-        keys, values = (_ScatterKeys.apply(states, self.keys) for states in (k, v))
+        queries = _ScatterQueries.apply(q, self)
+        keys, values = (_ScatterKeys.apply(states, self) for states in (k, v))
         shape = heads, k.shape[1], q.dtype
         if shape not in self._attn_bias:  # the same in every layer
             self._attn_bias[shape] = make_attn_bias(self.attn_mask, *shape)
         out = attend_rows(queries, keys, values, self.attn_mask, self._attn_bias[shape], scale, softcap)
-        return _Gather.apply(out.flatten(1, 2), self.slots)
+        return _Gather.apply(out.flatten(1, 2), self.query_slots)
 
 
 def bucket_rows(packed: PackedRows, prefix_length: int, device: torch.device) -> list[RowBucket]:
     """All rows in order, in buckets of at most `MAX_SCORES` query-key pairs, or of one row."""
     max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
-    ranges = _row_ranges(packed, prefix_length, max_scores)
-    return [_make_bucket(packed, rows, prefix_length, device) for rows in ranges]
+    return [
+        _make_bucket(packed, rows, prefix_length, device)
+        for rows in _row_ranges(packed, prefix_length, max_scores)
+    ]
 
 
 def _row_ranges(packed: PackedRows, prefix_length: int, max_scores: int) -> Iterator[range]:
@@ -99,46 +89,49 @@ def _compatible(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 def _make_bucket(packed: PackedRows, rows: range, prefix: int, device: torch.device) -> RowBucket:
     first = sum(packed.lengths[: rows.start])
-    lengths, row_prefixes = [packed.lengths[r] for r in rows], [packed.row_prefixes[r] for r in rows]
+    lengths = packed.lengths[rows.start : rows.stop]
+    row_prefixes = packed.row_prefixes[rows.start : rows.stop]
     num_tokens, length, longest = sum(lengths), max(lengths), max(row_prefixes, key=len)
     row_start = prefix + len(longest)
     num_keys = -(-(row_start + length) // KEY_MULTIPLE) * KEY_MULTIPLE
-    tokens, key_tokens = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), num_keys), np.int64)
-    attn_mask = np.zeros((len(rows), 1, length, num_keys), bool)
-    key_tokens[:, :prefix], attn_mask[..., :prefix] = range(prefix), True
-    # padding attends to itself
-    attn_mask[:, 0, range(length), range(row_start, row_start + length)] = True
-    prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens, None].numpy()
-    start = 0
-    for r, (n, row_prefix) in enumerate(zip(lengths, row_prefixes, strict=True)):
-        tokens[r, :n] = range(start, start + n)
-        key_tokens[r, prefix : prefix + len(row_prefix)] = np.array(row_prefix, np.int64) + prefix
-        key_tokens[r, row_start : row_start + n] = range(prefix + first + start, prefix + first + start + n)
-        attn_mask[r, 0, :n, prefix:row_start] = np.arange(len(longest)) < prefix_lengths[start : start + n]
-        attn_mask[r, 0, :n, row_start : row_start + n] = packed.attn_masks[rows[r]]
-        start += n
-    row, column = (np.arange(length) < np.array(lengths)[:, None]).nonzero()
-    row_prefix_lengths = np.array(list(map(len, row_prefixes)))
-    prefix_row, prefix_column = (np.arange(len(longest)) < row_prefix_lengths[:, None]).nonzero()
-    prefix_slots = prefix_row * num_keys + prefix + prefix_column
+    real = _leading(lengths, length)  # [R, L]
+    own_keys, prefix_keys = np.zeros((2, len(rows), num_keys), bool)
+    own_keys[:, row_start : row_start + length] = real
+    prefix_keys[:, prefix:row_start] = _leading(list(map(len, row_prefixes)), len(longest))
+    key_tokens = np.zeros(own_keys.shape, np.int64)
+    key_tokens[:, :prefix] = range(prefix)
+    key_tokens[prefix_keys] = prefix + np.array(list(chain.from_iterable(row_prefixes)), np.int64)
+    key_tokens[own_keys] = range(prefix + first, prefix + first + num_tokens)
+    attn_mask = np.zeros((len(rows), length, num_keys), bool)
+    attn_mask[..., :prefix] = True
+    row_prefix_lengths = packed.row_prefix_lengths[first : first + num_tokens].tolist()
+    attn_mask[:, :, prefix:row_start][real] = _leading(row_prefix_lengths, len(longest))
+    attn_mask[:, range(length), range(row_start, row_start + length)] = True  # padding attends to itself
+    for row_mask, own in zip(attn_mask, packed.attn_masks[rows.start : rows.stop], strict=True):
+        row_mask[: len(own), row_start : row_start + len(own)] = own
     nested = all(longest[: len(row_prefix)] == row_prefix for row_prefix in row_prefixes)
 
     def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
-    keys = KeyIndex(
-        num_rows=len(rows),
+    return RowBucket(
         prefix_length=prefix,
-        token_index=to_device(key_tokens.reshape(-1)),
-        bucket_tokens=slice(prefix + first, prefix + first + num_tokens),
-        bucket_slots=to_device(row * num_keys + row_start + column),
+        attn_mask=to_device(attn_mask[:, None]),
+        query_tokens=to_device(real.cumsum() - 1),
+        query_slots=to_device(np.flatnonzero(real)),
+        key_tokens=to_device(key_tokens.reshape(-1)),
+        key_slots=to_device(np.flatnonzero(own_keys)),
+        layer_tokens=slice(prefix + first, prefix + first + num_tokens),
         row_prefix_tokens=to_device(
-            np.array(longest, np.int64) + prefix if nested else key_tokens.reshape(-1)[prefix_slots]
+            prefix + np.array(longest, np.int64) if nested else key_tokens[prefix_keys]
         ),
-        row_prefix_slots=None if nested else to_device(prefix_slots),
+        row_prefix_slots=None if nested else to_device(np.flatnonzero(prefix_keys)),
     )
-    slots = to_device(row * length + column)
-    return RowBucket(num_tokens, to_device(tokens.reshape(-1)), slots, keys, to_device(attn_mask))
+
+
+def _leading(counts: Sequence[int], width: int) -> np.ndarray:
+    """[len(counts), width] bool, True in so many leading columns of each row."""
+    return np.arange(width) < np.array(counts)[:, None]
 
 
 def attend_rows(
@@ -185,8 +178,7 @@ def _attend_eager(
 
 def make_attn_bias(attn_mask: Tensor, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
     """Additive [kv_heads * R, L * heads / kv_heads, S] of a bool [R, 1, L, S]: 0, or the least number."""
-    attn_bias = torch.zeros(attn_mask.shape, dtype=dtype, device=attn_mask.device)
-    attn_bias.masked_fill_(~attn_mask, torch.finfo(dtype).min)
+    attn_bias = torch.zeros_like(attn_mask, dtype=dtype).masked_fill_(~attn_mask, torch.finfo(dtype).min)
     return attn_bias.squeeze(1).repeat_interleave(heads // kv_heads, dim=1).repeat(kv_heads, 1, 1)
 
 
@@ -194,40 +186,39 @@ class _ScatterQueries(torch.autograd.Function):
     """Tokens [n, kv_heads, ...] to slots [kv_heads, R, L, ...]. Padding holds any token, without gradient."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, token_index: Tensor, slots: Tensor, num_rows: int) -> Tensor:
-        ctx.save_for_backward(slots)
-        return states.transpose(0, 1).index_select(1, token_index).unflatten(1, (num_rows, -1))
+    def forward(ctx: Any, states: Tensor, bucket: RowBucket) -> Tensor:
+        ctx.slots = bucket.query_slots
+        num_rows = len(bucket.attn_mask)
+        return states.transpose(0, 1).index_select(1, bucket.query_tokens).unflatten(1, (num_rows, -1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (slots,) = ctx.saved_tensors
-        return grad.flatten(1, 2).index_select(1, slots).transpose(0, 1), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.flatten(1, 2).index_select(1, ctx.slots).transpose(0, 1), None
 
 
 class _ScatterKeys(torch.autograd.Function):
     """A layer's keys or values [K, kv_heads, d] to slots [kv_heads, R, S, d]; masked ones have gradient 0."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, keys: KeyIndex) -> Tensor:
-        ctx.keys = keys
+    def forward(ctx: Any, states: Tensor, bucket: RowBucket) -> Tensor:
+        ctx.bucket = bucket
         ctx.num_states = len(states)
-        return states.transpose(0, 1).index_select(1, keys.token_index).unflatten(1, (keys.num_rows, -1))
+        num_rows = len(bucket.attn_mask)
+        return states.transpose(0, 1).index_select(1, bucket.key_tokens).unflatten(1, (num_rows, -1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        keys: KeyIndex = ctx.keys
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        bucket: RowBucket = ctx.bucket
+        prefix, tokens = bucket.prefix_length, bucket.row_prefix_tokens
         total = grad.new_zeros(grad.shape[0], ctx.num_states, grad.shape[-1])
-        total[:, : keys.prefix_length] = grad[:, :, : keys.prefix_length].sum(1)
-        total[:, keys.bucket_tokens] = grad.flatten(1, 2).index_select(1, keys.bucket_slots)
-        if len(keys.row_prefix_tokens):
-            if keys.row_prefix_slots is None:
-                end = keys.prefix_length + len(keys.row_prefix_tokens)
-                row_prefix_grad = grad[:, :, keys.prefix_length : end].sum(1)
-            else:
-                row_prefix_grad = grad.flatten(1, 2).index_select(1, keys.row_prefix_slots)
-            total.index_add_(1, keys.row_prefix_tokens, row_prefix_grad)
+        total[:, :prefix] = grad[:, :, :prefix].sum(1)
+        total[:, bucket.layer_tokens] = grad.flatten(1, 2).index_select(1, bucket.key_slots)
+        if bucket.row_prefix_slots is not None:
+            total.index_add_(1, tokens, grad.flatten(1, 2).index_select(1, bucket.row_prefix_slots))
+        elif len(tokens):
+            total.index_add_(1, tokens, grad[:, :, prefix : prefix + len(tokens)].sum(1))
         return total.transpose(0, 1), None
 
 
@@ -236,12 +227,11 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, slots: Tensor) -> Tensor:
-        ctx.save_for_backward(slots)
+        ctx.slots = slots
         ctx.shape = states.shape
         return states.index_select(1, slots)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (slots,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.shape).index_copy_(1, slots, grad), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.new_zeros(ctx.shape).index_copy_(1, ctx.slots, grad), None

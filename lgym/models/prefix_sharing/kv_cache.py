@@ -9,10 +9,10 @@ attention):
 A cache is valid while the weights stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,22 @@ from lgym.models.prefix_sharing.packing import TokenIds, common_prefix_length
 from lgym.models.prefix_sharing.tree_attention import KVStates, soft_cap
 
 
-def map_kv(function: Callable[[Tensor], Tensor], states: KVStates) -> KVStates:
-    """Applies a function to the keys and to the values of every layer."""
-    return {module: (function(keys), function(values)) for module, (keys, values) in states.items()}
+def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Memory of a token's keys and values in all layers; 0 for a model without attention."""
+    heads = getattr(config, "num_attention_heads", None)
+    if not heads:
+        return 0
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return 2 * config.num_hidden_layers * kv_heads * size * dtype.itemsize
+
+
+def map_kv(function: Callable[..., Tensor], *states: KVStates) -> KVStates:
+    """Applies a function to the keys of every layer, one argument per cache, and to the values."""
+    return {
+        module: (function(*(kv[module][0] for kv in states)), function(*(kv[module][1] for kv in states)))
+        for module in states[0]
+    }
 
 
 @dataclass
@@ -34,9 +47,8 @@ class KVCache:
 
     prefix_ids: TokenIds
     suffix_ids: list[TokenIds]  # per row, the tokens behind the prefix
-    lengths: Tensor  # [S] int64, tokens of each suffix
-    prefix_kv: KVStates = field(default_factory=dict)
-    suffix_kv: KVStates = field(default_factory=dict)
+    prefix_kv: KVStates
+    suffix_kv: KVStates
 
     @property
     def num_rows(self) -> int:
@@ -44,62 +56,54 @@ class KVCache:
         return len(self.suffix_ids)
 
     @property
-    def max_length(self) -> int:
-        """Tokens of the longest suffix."""
-        return max(map(len, self.suffix_ids), default=0)
+    def lengths(self) -> list[int]:
+        """[S] tokens of each suffix."""
+        return list(map(len, self.suffix_ids))
 
-    def select(self, rows: Sequence[int], free_slots: int) -> KVCache:
+    def select(self, rows: Sequence[int], free_slots: int) -> "KVCache":
         """A copy of these rows, which may repeat, with so many free slots behind the longest."""
-        index = torch.tensor(rows, device=self.lengths.device)
         suffix_ids = [self.suffix_ids[row] for row in rows]
         length = max(map(len, suffix_ids))
+        some_keys, _ = next(iter(self.suffix_kv.values()))
+        index = torch.tensor(rows, device=some_keys.device)
 
         def copy(states: Tensor) -> Tensor:
-            chosen = states.new_zeros((len(rows), states.shape[1], length + free_slots, states.shape[3]))
-            chosen[:, :, :length] = states[:, :, :length].index_select(0, index)
-            return chosen
+            return pad(states[:, :, :length].index_select(0, index), (0, 0, 0, free_slots))
 
-        return KVCache(
-            self.prefix_ids, suffix_ids, self.lengths[index], self.prefix_kv, map_kv(copy, self.suffix_kv)
-        )
+        return KVCache(self.prefix_ids, suffix_ids, self.prefix_kv, map_kv(copy, self.suffix_kv))
 
-    def shorten_prefix(self, length: int) -> KVCache:
+    def shorten_prefix(self, length: int) -> "KVCache":
         """The same sequences with a prefix of at most `length` tokens; its rest moves to every suffix."""
         if length >= len(self.prefix_ids):
             return self
-        moved_ids = self.prefix_ids[length:]
-        moved = map_kv(
-            lambda states: states[None, :, length:].expand(self.num_rows, -1, -1, -1), self.prefix_kv
-        )
-        suffix_kv: KVStates = {
-            module: (torch.cat([moved[module][0], keys], dim=2), torch.cat([moved[module][1], values], dim=2))
-            for module, (keys, values) in self.suffix_kv.items()
-        }
+
+        def join(prefix: Tensor, suffix: Tensor) -> Tensor:
+            return torch.cat([prefix[:, length:].expand(self.num_rows, -1, -1, -1), suffix], dim=2)
+
         return KVCache(
             self.prefix_ids[:length],
-            [moved_ids + suffix for suffix in self.suffix_ids],
-            self.lengths + len(moved_ids),
+            [self.prefix_ids[length:] + suffix for suffix in self.suffix_ids],
             map_kv(lambda states: states[:, :length], self.prefix_kv),
-            suffix_kv,
+            map_kv(join, self.prefix_kv, self.suffix_kv),
         )
 
-    def extend(self, llm: ValueHeadLLM, rows: Sequence[int], new_ids: Sequence[TokenIds]) -> Tensor:
-        """Appends one or more tokens to each of some rows, which must have the free slots.
+    def extend(self, llm: ValueHeadLLM, new_ids: Sequence[TokenIds]) -> Tensor:
+        """Appends one or more tokens to each row; the rows must have the free slots.
 
         Returns:
             [tokens, H] hidden states of the new tokens, row by row.
         """
-        device = self.lengths.device
-        token_ids = torch.tensor([token for ids in new_ids for token in ids], device=device)
-        one_each = len(token_ids) == len(new_ids)
-        counts = None if one_each else torch.tensor([len(ids) for ids in new_ids], device=device)
-        row_index = torch.tensor(rows, device=device)
-        for row, ids in zip(rows, new_ids, strict=True):
-            self.suffix_ids[row] += ids
-        step = DecodeStep.from_cache(self, row_index, counts, self.max_length)
-        hidden = llm.run_step(token_ids, step.positions + len(self.prefix_ids), step)
-        self.lengths[row_index] += 1 if counts is None else counts
-        return hidden
+        token_ids = torch.tensor(list(chain.from_iterable(new_ids)), device=llm.device)
+        lengths = torch.tensor(self.lengths, device=llm.device)
+        self.suffix_ids = [suffix + ids for suffix, ids in zip(self.suffix_ids, new_ids, strict=True)]
+        step = DecodeStep.from_cache(
+            self,
+            torch.arange(self.num_rows, device=llm.device),
+            lengths,
+            counts=list(map(len, new_ids)),
+            max_length=max(self.lengths),
+        )
+        return llm.run_step(token_ids, step.positions + len(self.prefix_ids), step)
 
 
 def concat_kv_caches(kv_caches: Sequence[KVCache]) -> KVCache:
@@ -109,51 +113,44 @@ def concat_kv_caches(kv_caches: Sequence[KVCache]) -> KVCache:
     common = common_prefix_length([kv_cache.prefix_ids for kv_cache in kv_caches])
     kv_caches = [kv_cache.shorten_prefix(common) for kv_cache in kv_caches]
 
-    def concat(states: Sequence[Tensor]) -> Tensor:
+    def concat(*states: Tensor) -> Tensor:
         slots = max(part.shape[2] for part in states)
         return torch.cat([pad(part, (0, 0, 0, slots - part.shape[2])) for part in states])
 
-    suffix_kv: KVStates = {}
-    for module in kv_caches[0].suffix_kv:
-        keys, values = zip(*(kv_cache.suffix_kv[module] for kv_cache in kv_caches), strict=True)
-        suffix_kv[module] = concat(keys), concat(values)
     return KVCache(
         kv_caches[0].prefix_ids,
         [suffix for kv_cache in kv_caches for suffix in kv_cache.suffix_ids],
-        torch.cat([kv_cache.lengths for kv_cache in kv_caches]),
         kv_caches[0].prefix_kv,
-        suffix_kv,
+        map_kv(concat, *(kv_cache.suffix_kv for kv_cache in kv_caches)),
     )
 
 
 @dataclass
 class DecodeStep:
-    """Attention layout of n new tokens that continue rows of a KV cache, one or more per row."""
+    """Attention layout of n new tokens that continue R rows of a KV cache, up to M per row."""
 
     kv_cache: KVCache
     rows: Tensor  # [R] int64, the rows that are continued
-    max_length: int  # of the longest suffix, new tokens included
     row_index: Tensor  # [n] int64, the row of each token
     positions: Tensor  # [n] int64, the position of each token in its suffix
-    slots: Tensor | None  # [n] int64, the slot of each token among R * M queries; None for one token per row
-    masked: Tensor  # [R, 1, M, max_length] bool, True where a query does not attend to a position
+    slots: Tensor | None  # [n] int64, the slot of each token among R * M queries; None if all have M
+    masked: Tensor  # [R, 1, M, T] bool, True where a query does not attend to a position
 
     @staticmethod
-    def from_cache(kv_cache: KVCache, rows: Tensor, counts: Tensor | None, max_length: int) -> DecodeStep:
-        """One new token behind each of the rows, or `counts` [R]."""
-        lengths = kv_cache.lengths[rows]
-        keys = torch.arange(max_length, device=rows.device)
-        if counts is None:
-            return DecodeStep(
-                kv_cache, rows, max_length, rows, lengths, None, (keys > lengths[:, None])[:, None, None]
-            )
-        steps = torch.arange(int(counts.max()), device=rows.device)
-        real = steps < counts[:, None]  # [R, M]
-        positions = lengths[:, None] + steps
+    def from_cache(
+        kv_cache: KVCache, rows: Tensor, lengths: Tensor, counts: Sequence[int], max_length: int
+    ) -> "DecodeStep":
+        """`counts` new tokens behind rows of `lengths` [R], of which the longest gets `max_length`."""
+        steps = torch.arange(max(counts), device=rows.device)
+        positions = lengths[:, None] + steps  # [R, M]
+        masked = (torch.arange(max_length, device=rows.device) > positions[..., None])[:, None]
+        row_index = rows[:, None].expand_as(positions).flatten()
+        step = DecodeStep(kv_cache, rows, row_index, positions.flatten(), None, masked)
+        if min(counts) == len(steps):
+            return step
+        real = steps < torch.tensor(counts, device=rows.device)[:, None]
         slots = real.flatten().nonzero().squeeze(1)
-        row_index = rows.repeat_interleave(counts)
-        masked = (keys > positions[..., None])[:, None]
-        return DecodeStep(kv_cache, rows, max_length, row_index, positions[real], slots, masked)
+        return replace(step, row_index=row_index[slots], positions=step.positions[slots], slots=slots)
 
     def attend(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
@@ -163,7 +160,8 @@ class DecodeStep:
         keys[self.row_index, :, self.positions] = k
         values[self.row_index, :, self.positions] = v
         all_rows = len(self.rows) == len(keys)
-        keys, values = ((s if all_rows else s[self.rows])[:, :, : self.max_length] for s in (keys, values))
+        length = self.masked.shape[-1]
+        keys, values = ((s if all_rows else s[self.rows])[:, :, :length] for s in (keys, values))
         q = self._scatter(q, k.shape[1])  # [R, kv_heads, group, M, d]
         scores = (q.flatten(2, 3) @ keys.transpose(-1, -2) * scale).unflatten(2, q.shape[2:4])
         scores = soft_cap(scores, softcap).masked_fill(self.masked[:, :, None], -torch.inf)
@@ -172,7 +170,7 @@ class DecodeStep:
         prefix_keys, prefix_values = self.kv_cache.prefix_kv[module]  # [kv_heads, P, d]
         prefix_scores = soft_cap(torch.einsum("rhgmd,hpd->rhgmp", q, prefix_keys) * scale, softcap)
         weights = torch.cat([prefix_scores, scores], dim=-1).softmax(-1)
-        prefix_weights, suffix_weights = weights.split([prefix_keys.shape[1], self.max_length], dim=-1)
+        prefix_weights, suffix_weights = weights.split([prefix_keys.shape[1], length], dim=-1)
         out = (suffix_weights.flatten(2, 3) @ values).view_as(q)
         return self._gather(out + torch.einsum("rhgmp,hpd->rhgmd", prefix_weights, prefix_values))
 

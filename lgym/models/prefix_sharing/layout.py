@@ -1,7 +1,5 @@
 """Choice of the layout of a model's forward passes: by trying them, not by the name of the architecture."""
 
-from __future__ import annotations
-
 import warnings
 from typing import get_args
 
@@ -9,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lgym.models.llm import Layout, ValueHeadLLM
-from lgym.models.prefix_sharing.tree_attention import restore_attention, use_tree_attention
+from lgym.models.prefix_sharing.tree_attention import switch_tree_attention
 from lgym.types import ConfigError
 
 # Two sequences with a prompt of 6 tokens in common, on which layouts are compared.
@@ -44,17 +42,16 @@ def select_layout(llm: ValueHeadLLM) -> None:
         difference = _largest_difference(llm, expected)
         if difference <= tolerance:
             break
-    kind = llm.causal_lm.config.model_type
-    if difference > tolerance:
+    else:
         raise ConfigError(
             f"{llm.name}: log-probabilities computed by lgym differ from the model's own by "
-            f"{difference:.2g}. Its architecture ({kind}) scales its logits in a way of its own; please "
-            "report it."
+            f"{difference:.2g}. Its architecture ({llm.causal_lm.config.model_type}) scales its logits in a "
+            "way of its own; please report it."
         )
     if llm.layout == "padded":
         warnings.warn(
-            f"{llm.name} ({kind}) does not take shared prefixes, so every sequence is run whole: the same "
-            "results, more slowly.",
+            f"{llm.name} ({llm.causal_lm.config.model_type}) does not take shared prefixes, so every "
+            "sequence is run whole: the same results, more slowly.",
             stacklevel=2,
         )
 
@@ -68,10 +65,7 @@ def _tolerance(llm: ValueHeadLLM) -> float:
 
 def _largest_difference(llm: ValueHeadLLM, expected: list[Tensor]) -> float:
     try:
-        if llm.layout == "tree":
-            use_tree_attention(llm.causal_lm)
-        else:
-            restore_attention(llm.causal_lm)
+        switch_tree_attention(llm.causal_lm, on=llm.layout == "tree")
         states, index = llm.hidden_states(PROBES, [PROBE_PROMPT] * len(PROBES), row_length=64)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError):
         return float("inf")

@@ -16,12 +16,11 @@ et al. 2023, arXiv:2312.07104, section 3); here it works within one batch, and g
 shared tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import isqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,10 +68,22 @@ class PackedRows:
 def common_prefix_length(sequences: Sequence[TokenIds]) -> int:
     """Number of leading tokens that all sequences have in common; 0 for no sequences."""
     first, last = min(sequences, default=()), max(sequences, default=())  # all others sort between these two
-    for length, (a, b) in enumerate(zip(first, last, strict=False)):
-        if a != b:
-            return length
-    return min(len(first), len(last))
+    different = (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return next(different, min(len(first), len(last)))
+
+
+def tokens_per_forward(device: torch.device) -> int:
+    """Token budget of a forward pass without gradient; a CPU's caches hold the activations of no more."""
+    return 1024 if device.type == "cpu" else 16_384
+
+
+def ancestor_mask(parents: Sequence[int]) -> np.ndarray:
+    """[L, L] bool, True where token i is j or comes behind it, from the parent of each; -1 is no parent."""
+    attn_mask = np.eye(len(parents), dtype=bool)
+    for query, parent in enumerate(parents):
+        if parent >= 0:
+            attn_mask[query] |= attn_mask[parent]
+    return attn_mask
 
 
 def split_micro_batches(
@@ -155,6 +166,9 @@ def _max_row_length(row_length: int, shared: int, longest: int, row_prefixes: bo
     return max(row_length, grown, shared + row_length if 2 * shared > row_length else 0)
 
 
+_Path = list[tuple["_Row", int]]  # for each token of a sequence its row, and its position there
+
+
 @dataclass(eq=False)
 class _Row:
     prefix: _Path
@@ -175,16 +189,6 @@ class _Row:
             self.positions.append(position)
         return path
 
-    def attn_mask(self) -> np.ndarray:
-        attn_mask = np.eye(len(self.token_ids), dtype=bool)
-        for query, parent in enumerate(self.parents):
-            if parent >= 0:
-                attn_mask[query] |= attn_mask[parent]
-        return attn_mask
-
-
-_Path = list[tuple[_Row, int]]  # for each token of a sequence its row, and its position there
-
 
 def _flatten(rows: list[_Row], paths: list[_Path]) -> PackedRows:
     # like rows side by side: first those without a prefix, by length, then the others in order
@@ -199,8 +203,49 @@ def _flatten(rows: list[_Row], paths: list[_Path]) -> PackedRows:
         token_ids=torch.tensor([token for row in rows for token in row.token_ids]),
         positions=torch.tensor([position for row in rows for position in row.positions]),
         lengths=lengths,
-        attn_masks=tuple(row.attn_mask() for row in rows),
+        attn_masks=tuple(ancestor_mask(row.parents) for row in rows),
         row_prefixes=tuple(token_index(row.prefix) for row in rows),
         row_prefix_lengths=torch.tensor([length for row in rows for length in row.prefix_lengths]),
         token_index=tuple(map(token_index, paths)),
     )
+
+
+def run_behind_prefix(body: Any, packed: PackedRows, prefix_length: int, cache: Any) -> Tensor:
+    """Runs packed rows as a padded batch, each behind a copy of the common prefix's keys and values.
+
+    Args:
+        body: a transformers model without its head, whose attention cannot be replaced by tree attention.
+        packed: N tokens in rows without row prefixes.
+        prefix_length: tokens of the common prefix.
+        cache: transformers' cache of the common prefix, which is changed; None for no prefix.
+
+    Returns:
+        [N, H] hidden states.
+    """
+    embedding = body.get_input_embeddings().weight
+    rows, length = packed.token_mask.shape
+    if cache is not None:
+        cache.batch_repeat_interleave(rows)
+    attn_mask = torch.eye(length, dtype=torch.bool).repeat(rows, 1, 1)  # padding attends to itself alone
+    for padded, row_mask in zip(attn_mask, packed.attn_masks, strict=True):
+        padded[: len(row_mask), : len(row_mask)] = torch.from_numpy(row_mask)
+    attn_bias = torch.zeros(
+        (rows, 1, length, prefix_length + length), dtype=embedding.dtype, device=embedding.device
+    )
+    masked = ~attn_mask.to(embedding.device).unsqueeze(1)
+    attn_bias[..., prefix_length:].masked_fill_(masked, torch.finfo(embedding.dtype).min)
+    hidden = body(
+        input_ids=packed.pad(packed.token_ids).to(embedding.device),
+        position_ids=packed.pad(packed.positions).to(embedding.device) + prefix_length,
+        attention_mask=attn_bias,
+        past_key_values=cache,
+        use_cache=cache is not None,
+    ).last_hidden_state
+    return hidden[packed.token_mask.to(embedding.device)]
+
+
+def run_padded(body: Any, packed: PackedRows) -> Tensor:
+    """[N, H] hidden states of one sequence per row, padded on the right, which any causal model takes."""
+    mask = packed.token_mask.to(body.get_input_embeddings().weight.device)
+    ids = packed.pad(packed.token_ids).to(mask.device)
+    return body(input_ids=ids, attention_mask=mask.long()).last_hidden_state[mask]

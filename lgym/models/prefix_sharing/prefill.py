@@ -5,19 +5,17 @@ its new tokens. This is prefix caching as in vLLM and in SGLang's RadixAttention
 arXiv:2312.07104, section 3), for whole cached rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from lgym.models.limits import tokens_per_forward
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.kv_cache import KVCache, concat_kv_caches, map_kv
-from lgym.models.prefix_sharing.packing import TokenIds, split_micro_batches
+from lgym.models.prefix_sharing.packing import TokenIds, split_micro_batches, tokens_per_forward
 from lgym.models.prefix_sharing.tree_attention import KVStates
 
 
@@ -42,57 +40,43 @@ def prefill(
         The KV cache of the S prompts, and [S, H] hidden states at their last tokens.
     """
     matches = _match_prefixes(prompts, kv_caches)
-    order: list[int] = []
-    parts: list[KVCache] = []
-    hidden: list[Tensor] = []
+    runs: list[tuple[list[int], KVCache, Tensor]] = []  # of some prompts each
     for number, kv_cache in enumerate(kv_caches):
-        continued = [i for i, match in matches.items() if match[0] == number]
+        continued = [i for i, (cache, _, _) in enumerate(matches) if cache == number]
         if continued:
             new_ids = [prompts[i][matches[i][2] :] for i in continued]
             part = kv_cache.select([matches[i][1] for i in continued], free_slots + max(map(len, new_ids)))
-            states = part.extend(llm, range(len(continued)), new_ids)
-            hidden.append(
-                states[torch.tensor([len(ids) for ids in new_ids], device=llm.device).cumsum(0) - 1]
-            )
-            parts.append(part)
-            order += continued
-    new = [i for i in range(len(prompts)) if i not in matches]
+            states = part.extend(llm, new_ids)
+            runs.append((continued, part, states[[end - 1 for end in accumulate(map(len, new_ids))]]))
+    new = [i for i, (_, _, length) in enumerate(matches) if not length]
     for batch in split_micro_batches([prompts[i] for i in new], tokens_per_forward(llm.device)):
-        part, states = _prefill_new(llm, [prompts[new[n]] for n in batch], free_slots, row_length)
-        hidden.append(states)
-        parts.append(part)
-        order += [new[n] for n in batch]
-    joined = concat_kv_caches(parts)
-    if order == sorted(order) and len(parts) == 1:
-        return joined, hidden[0]
-    parts.clear()  # the copies are in `joined`, and `select` copies once more
+        indices = [new[n] for n in batch]
+        runs.append((indices, *_prefill_new(llm, [prompts[i] for i in indices], free_slots, row_length)))
+    order = [i for indices, _, _ in runs for i in indices]
+    joined = concat_kv_caches([part for _, part, _ in runs])
+    hidden = torch.cat([states for _, _, states in runs])
+    if order == sorted(order):
+        return joined, hidden
+    runs.clear()  # the copies are in `joined`, and `select` copies once more
     inverse = sorted(range(len(order)), key=order.__getitem__)
-    return joined.select(inverse, free_slots), torch.cat(hidden)[torch.tensor(inverse, device=llm.device)]
+    return joined.select(inverse, free_slots), hidden[inverse]
 
 
-def _match_prefixes(
-    prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]
-) -> dict[int, tuple[int, int, int]]:
-    """Cache, row and length of the longest cached prefix, by prompt; at least its last token is left."""
-    rows = {
-        c.prefix_ids + suffix: (n, row)
-        for n, c in enumerate(kv_caches)
-        for row, suffix in enumerate(c.suffix_ids)
+def _match_prefixes(prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]) -> list[tuple[int, int, int]]:
+    """Cache, row and length of each prompt's longest cached prefix, which leaves at least its last token."""
+    rows = {(): (-1, -1)} | {
+        cache.prefix_ids + suffix: (number, row)
+        for number, cache in enumerate(kv_caches)
+        for row, suffix in enumerate(cache.suffix_ids)
     }
     lengths = sorted({len(ids) for ids in rows}, reverse=True)
-    matches = {}
-    for i, prompt in enumerate(prompts):
-        for length in lengths:
-            if length < len(prompt) and (row := rows.get(prompt[:length])) is not None:
-                matches[i] = *row, length
-                break
-    return matches
+    matched = [next(n for n in lengths if n < len(prompt) and prompt[:n] in rows) for prompt in prompts]
+    return [(*rows[prompt[:n]], n) for prompt, n in zip(prompts, matched, strict=True)]
 
 
 def cached_prefix_lengths(prompts: Sequence[TokenIds], kv_caches: Sequence[KVCache]) -> list[int]:
     """Leading tokens of each prompt that `prefill` takes from a cache."""
-    matches = _match_prefixes(prompts, kv_caches)
-    return [matches[i][2] if i in matches else 0 for i in range(len(prompts))]
+    return [length for _, _, length in _match_prefixes(prompts, kv_caches)]
 
 
 def evict_unused(kv_caches: Sequence[KVCache], used: Collection[TokenIds]) -> list[KVCache]:
@@ -108,23 +92,15 @@ def evict_unused(kv_caches: Sequence[KVCache], used: Collection[TokenIds]) -> li
 def _prefill_new(
     llm: ValueHeadLLM, prompts: Sequence[TokenIds], free_slots: int, row_length: int
 ) -> tuple[KVCache, Tensor]:
-    device = llm.device
-    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    sequence_index = torch.tensor([distinct[prompt] for prompt in prompts], device=device)
-    prefix, packed = llm.pack_sequences(
-        list(distinct), [len(prompt) for prompt in distinct], row_length=row_length
-    )
+    prefix, packed = llm.pack_sequences(prompts, list(map(len, prompts)), row_length=row_length)
     recorded: KVStates = {}
     hidden = llm.run_tree(prefix, packed, recorded)
-    ends = torch.tensor([index[-1] for index in packed.token_index], device=device)
     padded = pad_sequence([torch.tensor(index) for index in packed.token_index], batch_first=True)
-    token_index = padded.to(device)[sequence_index] + len(prefix)  # [S, longest suffix]
-    suffix_ids = [prompt[len(prefix) :] for prompt in prompts]
+    token_index = padded.to(llm.device) + len(prefix)  # [S, longest suffix]
     kv_cache = KVCache(
         prefix,
-        suffix_ids,
-        torch.tensor([len(suffix) for suffix in suffix_ids], device=device),
+        [prompt[len(prefix) :] for prompt in prompts],
         map_kv(lambda states: states[: len(prefix)].transpose(0, 1).contiguous(), recorded),
         map_kv(lambda states: pad(states[token_index].transpose(1, 2), (0, 0, 0, free_slots)), recorded),
     )
-    return kv_cache, hidden[ends[sequence_index]]
+    return kv_cache, hidden[[index[-1] for index in packed.token_index]]

@@ -10,8 +10,6 @@ registered with transformers, so that a model calls it in place of its own atten
 goes to the latter.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -64,7 +62,7 @@ class TreeLayout(AttentionLayout):
         """Takes the keys of P + N tokens, and the queries of all or, if the prefix is cached, of the N."""
         if self.recorded is not None:
             self.recorded[module] = k, v
-        sizes = [bucket.num_tokens for bucket in self.buckets]
+        sizes = [len(bucket.query_slots) for bucket in self.buckets]
         prefix, uncached = self.prefix_length, len(q) - sum(sizes)
         heads, kv_heads = q.shape[1], k.shape[1]
         q = q.unflatten(1, (kv_heads, -1))  # [P + N or N, kv_heads, group, d]
@@ -81,28 +79,22 @@ class TreeLayout(AttentionLayout):
         return out.transpose(0, 1).flatten(1, 2)
 
 
-def use_tree_attention(causal_lm: Any) -> None:
-    """Lets a model take layouts; calls without one go to the attention that it had.
+def switch_tree_attention(causal_lm: Any, on: bool) -> None:
+    """Lets a model take layouts, where calls without one go to the attention that it had; or undoes that.
 
     Raises:
         ValueError: if the model's attention cannot be replaced.
     """
-    original = causal_lm.config._attn_implementation
-    if original.startswith(NAME_PREFIX):
+    original = causal_lm.config._attn_implementation.removeprefix(NAME_PREFIX)
+    name = NAME_PREFIX + original if on else original
+    if name == causal_lm.config._attn_implementation:
         return
-    name = NAME_PREFIX + original
-    AttentionInterface.register(name, tree_attention)
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[original])
-    if not causal_lm._can_set_attn_implementation():
-        raise ValueError(f"The attention of {type(causal_lm).__name__} cannot be replaced.")
+    if on:
+        AttentionInterface.register(name, tree_attention)
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[original])
+        if not causal_lm._can_set_attn_implementation():
+            raise ValueError(f"The attention of {type(causal_lm).__name__} cannot be replaced.")
     causal_lm.set_attn_implementation(name)
-
-
-def restore_attention(causal_lm: Any) -> None:
-    """Undoes `use_tree_attention`."""
-    name = causal_lm.config._attn_implementation
-    if name.startswith(NAME_PREFIX):
-        causal_lm.set_attn_implementation(name.removeprefix(NAME_PREFIX))
 
 
 def tree_attention(
@@ -141,7 +133,8 @@ def _to_autocast_dtype(states: Tensor) -> Tensor:
     return states.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else states
 
 
-def _original_attention(module: nn.Module) -> Any:
-    config: Any = module.config
+def _original_attention(module: Any) -> Any:
     eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    return ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation.removeprefix(NAME_PREFIX), eager)
+    return ALL_ATTENTION_FUNCTIONS.get_interface(
+        module.config._attn_implementation.removeprefix(NAME_PREFIX), eager
+    )
