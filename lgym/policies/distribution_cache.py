@@ -1,7 +1,5 @@
 """The distributions over candidates that a policy has computed while its weights stay the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 
