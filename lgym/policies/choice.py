@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lgym.batch import pad_rows
 from lgym.functional import candidate_logprobs
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import TokenIds
@@ -76,10 +77,10 @@ class Choice:
             places: for each prompt and each of its `sequences`, the rows of `states` from before its first
                 token on.
         """
-        lengths = _pad([self._lengths(prompt) for prompt in prompts]).to(states.device)
+        lengths = pad_rows([self._lengths(prompt) for prompt in prompts]).to(states.device)
         mask = lengths > 0
         if all(map(self.needs_only_ends, prompts)):
-            tokens = _pad([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts])
+            tokens = pad_rows([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts])
             ends = torch.tensor([rows[0][0] for rows in places], device=states.device)
             scores = llm.lm_head.chosen_logits(states[ends], tokens.to(states.device))
         else:
@@ -114,7 +115,7 @@ def _terms(
 def _constrained_terms(
     llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
 ) -> tuple[Tensor, list[int]]:
-    """As `_terms`, of the steps at which there is a choice, among the tokens that are allowed there."""
+    """`_terms` of the steps at which there is a choice, among the tokens that are allowed there."""
     numbers = count()
     end = int(llm.tokenizer.eos_token_id)
     rows: list[int] = []
@@ -132,7 +133,7 @@ def _constrained_terms(
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
         return states[:0, 0].to(torch.promote_types(states.dtype, torch.float32)), targets
     counts = torch.tensor([len(tokens) for tokens in options], device=states.device)
-    logits = llm.lm_head.chosen_logits(states[rows], _pad(options).to(states.device))
+    logits = llm.lm_head.chosen_logits(states[rows], pad_rows(options).to(states.device))
     real = torch.arange(logits.shape[1], device=states.device) < counts[:, None]
     return logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1), targets
 
@@ -151,9 +152,3 @@ def _trie(
         if ids in following:
             following[ids][end] = None
     return at, following
-
-
-def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Lists of unequal length as one [U, C] int64 tensor, padded with 0."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])

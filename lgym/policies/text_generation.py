@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from lgym.batch import PolicyOutput, ResponseBatch
+from lgym.batch import PolicyOutput, ResponseBatch, pad_rows
 from lgym.models.generation.decoding import GeneratedText, GenerationOutput, generate
 from lgym.models.generation.sampling import SamplingParams
 from lgym.models.llm import ValueHeadLLM
@@ -151,10 +150,13 @@ class TextPolicy(LLMPolicy):
 
     def _words(self, generated: GeneratedText) -> str:
         """The words of a text, without a stop token or text."""
-        ids = generated.token_ids
-        ids = ids[:-1] if ids[-1] in stop_ids(self.llm) else ids
-        text = self.llm.tokenizer.decode(ids, skip_special_tokens=True)
+        token_ids = self._without_stop(generated.token_ids)
+        text = self.llm.tokenizer.decode(token_ids, skip_special_tokens=True)
         return self._before_stop(text) if generated.finished else text
+
+    def _without_stop(self, token_ids: TokenIds) -> TokenIds:
+        """All but a token that ends the turn."""
+        return token_ids[:-1] if token_ids and token_ids[-1] in stop_ids(self.llm) else token_ids
 
     def _before_stop(self, text: str) -> str:
         return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
@@ -205,8 +207,8 @@ def token_output(
     """
     llm = policy.llm
     width = sampled.shape[1]
-    index = _padded(positions)[:, :width].to(states.device)
-    token_ids = _padded(batch.response_ids)[:, :width].to(states.device)
+    index = pad_rows(positions)[:, :width].to(states.device)
+    token_ids = pad_rows(batch.response_ids)[:, :width].to(states.device)
     values = llm.values(states.detach() if policy.detach_value else states)[index]
     used, back = index[sampled].unique(return_inverse=True)  # each distinct state once
     logprobs, entropy = llm.lm_head.token_logprobs(
@@ -222,8 +224,3 @@ def token_output(
         entropy=empty.masked_scatter(sampled, entropy[back]),
         values=values,
     )
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of unequal lengths as one, padded with 0."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)

@@ -26,7 +26,7 @@ from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
 from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.policies.choice import Choice, LengthNormalization
 from lgym.policies.policy import Prompts
-from lgym.policies.text_generation import TextPolicy, stop_ids, token_output
+from lgym.policies.text_generation import TextPolicy, token_output
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -76,10 +76,6 @@ class ThinkPolicy(TextPolicy):
         reasoning = token_ids[: len(token_ids) - appended] if token_ids else ()
         return self._decided(prompt, Response(reasoning, (0.0,) * len(reasoning), True), choice, 0.0)
 
-    def _kept_ids(self, reasoning: TokenIds) -> TokenIds:
-        """The part of a reasoning that the answer prefix follows: all but a token that ends the turn."""
-        return reasoning[:-1] if reasoning and reasoning[-1] in stop_ids(self.llm) else reasoning
-
     def _responses(
         self,
         prompts: Prompts,
@@ -89,7 +85,12 @@ class ThinkPolicy(TextPolicy):
     ) -> list[Response]:
         answered = list(zip(prompts, output.response_index, strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(answered))}
-        logprobs = self._candidate_logprobs(list(numbers), output)[[numbers[pair] for pair in answered]]
+        distinct = list(numbers)
+        rows: list[Tensor] = []
+        for start in range(0, len(distinct), self.responses_per_forward):
+            rows += self._score(distinct[start : start + self.responses_per_forward], output)
+        padded = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)
+        logprobs = padded[[numbers[pair] for pair in answered]]
         choices = sample(logprobs, generator).tolist()
         return [
             self._decided(prompt, texts[row], choice, float(distribution[choice]))
@@ -99,34 +100,31 @@ class ThinkPolicy(TextPolicy):
     def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
         """The text's tokens, and the choice at its candidate's first token."""
         prompts = [batch.prompts[row] for row in batch.prompt_index.tolist()]
-        choice_positions = [
-            int(mask.nonzero().max()) for mask in batch.action_mask
-        ]  # the last decision is the choice
-        prefix = self.prefix_ids
+        # the last decision is the choice
+        choice_positions = [int(mask.nonzero().max()) for mask in batch.action_mask]
         reasonings = [
-            response[: position - len(prefix)]
+            response[: position - len(self.prefix_ids)]
             for response, position in zip(batch.response_ids, choice_positions, strict=True)
         ]
-        bodies = [p.token_ids + self._kept_ids(r) + prefix for p, r in zip(prompts, reasonings, strict=True)]
+        bodies = [
+            p.token_ids + self._without_stop(r) + self.prefix_ids
+            for p, r in zip(prompts, reasonings, strict=True)
+        ]
         lengths = [len(prompt.token_ids) for prompt in prompts]
         states, rows = self._run_continuations(bodies, lengths, self.choice.sequences(prompts))
-        positions = [
-            [self._positions_before(of_end, reasoning) for of_end in of_prompt]
-            for of_prompt, reasoning in zip(rows, reasonings, strict=True)
-        ]
         chosen = torch.zeros_like(batch.action_mask)
         chosen[torch.arange(len(batch)), torch.tensor(choice_positions, device=chosen.device)] = True
         text = token_output(
             self,
             batch,
             states,
-            [of_prompt[0] for of_prompt in positions],
+            [self._positions_before(of_prompt[0], r) for of_prompt, r in zip(rows, reasonings, strict=True)],
             sampled=batch.action_mask & ~chosen,
             entropy_gradient=entropy_gradient,
         )
         candidate_positions = [
-            [of_end[position:] for of_end in of_prompt]
-            for of_prompt, position in zip(positions, choice_positions, strict=True)
+            [of_end[len(body) - length :] for of_end in of_prompt]
+            for of_prompt, body, length in zip(rows, bodies, lengths, strict=True)
         ]
         logprobs = self.choice.logprobs(self.llm, prompts, states, candidate_positions)
         return replace(
@@ -138,30 +136,22 @@ class ThinkPolicy(TextPolicy):
     def _positions_before(self, rows: Sequence[int], reasoning: TokenIds) -> list[int]:
         """The rows of hidden states before each token of a response, from those behind each token that stays:
         a token that ended the reasoning and the first of the answer prefix come behind the same one."""
-        end = len(self._kept_ids(reasoning))
+        end = len(self._without_stop(reasoning))
         return [*rows[: end + 1], *rows[end if end < len(reasoning) else end + 1 :]]
 
-    def _candidate_logprobs(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
-        """[S, C] log-probabilities of each prompt's candidates behind the text of that number, on the CPU."""
-        size = self.responses_per_forward
-        logprobs: list[Tensor] = []
-        for start in range(0, len(answered), size):
-            logprobs += self._score(answered[start : start + size], output)
-        return pad_sequence(logprobs, batch_first=True, padding_value=-torch.inf)
-
     def _score(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
-        """`_candidate_logprobs` in one pass."""
+        """[S, C] log-probabilities of each prompt's candidates behind the text of that number, on the CPU."""
         prompts, rows = zip(*answered, strict=True)
         texts = [output.responses[row].token_ids for row in rows]
         ends = self.choice.sequences(prompts)
         if output.kv_cache is None:
             bodies = [
-                p.token_ids + self._kept_ids(text) + self.prefix_ids
+                p.token_ids + self._without_stop(text) + self.prefix_ids
                 for p, text in zip(prompts, texts, strict=True)
             ]
             states, positions = self._run_continuations(bodies, list(map(len, bodies)), ends)
         else:
-            tails = [self._kept_ids(text[-1:]) + self.prefix_ids for text in texts]
+            tails = [self._without_stop(text[-1:]) + self.prefix_ids for text in texts]
             room = max(map(len, tails)) + max(len(build_token_trie(of_prompt)) for of_prompt in ends)
             kv_cache = output.kv_cache.select(rows, room)
             states = kv_cache.extend(self.llm, range(len(tails)), tails)
@@ -180,7 +170,7 @@ class ThinkPolicy(TextPolicy):
             action_mask=(*text.action_mask, *(False,) * before, True, *(False,) * after),
             choice=choice,
             action_text=prompt.candidates[choice],
-            history_ids=self._kept_ids(text.token_ids) + self.prefix_ids + candidate_ids,
+            history_ids=self._without_stop(text.token_ids) + self.prefix_ids + candidate_ids,
         )
 
 
