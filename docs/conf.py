@@ -45,6 +45,7 @@ autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # `Attributes` as a field list, like `Args`
 
 SPECIAL = re.compile(r"(`[^`]*`)|([|*])|(?<=\w)(_)(?=\W|$)")
 PLURAL = re.compile(r"(`[^`]+`)(?=\w)")

@@ -9,10 +9,12 @@ Every tensor lives on the CPU in fp32, int64 or bool until `to(device)` moves it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import compress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,19 +27,21 @@ TABLES = {"old_candidate_logprobs", "ref_candidate_logprobs"}
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """Log-probabilities, entropies and values of a batch's responses; differentiable."""
+    """Log-probabilities, entropies and values of a batch's responses; differentiable.
+
+    Attributes:
+        old_kl: [B, T] exact KL(behavior policy || policy), where the batch has the behavior policy's
+            distributions.
+        ref_kl: [B, T] exact KL(policy || reference), where it has the reference's.
+        candidate_logprobs: [U, C] the distributions themselves, padded with -inf, where they are known.
+    """
 
     logprobs: Tensor  # [B, T], 0 where `action_mask` is 0
     entropy: Tensor  # [B, T] nats, likewise
     values: Tensor  # [B, T] or [B, 1], of the state before each token; column 0 is the state before the turn
     old_kl: Tensor | None = None
-    """[B, T] exact KL(behavior policy || policy), where the batch has the behavior policy's distributions."""
-
     ref_kl: Tensor | None = None
-    """[B, T] exact KL(policy || reference), where it has the reference's."""
-
     candidate_logprobs: Tensor | None = None
-    """[U, C] the distributions themselves, padded with -inf, where they are known."""
 
     def index(self, rows: Tensor) -> PolicyOutput:
         """The output of [n] turns, each of which gave one of these B responses. (Of a free text nothing is
@@ -47,12 +51,23 @@ class PolicyOutput:
 
 @dataclass(frozen=True)
 class ResponseBatch:
-    """Responses to learn from, with what was known at rollout time; sorted by prompt."""
+    """Responses to learn from, with what was known at rollout time; sorted by prompt.
+
+    Attributes:
+        prompt_chains: the prompts that one minibatch takes together, since each extends the one before.
+        loss_scale: the sum over turns is multiplied by this. A rollout has 1 / turns (their mean over all
+            processes), a minibatch that times the minibatches of a pass: so these average to the mean over
+            the rollout, however unequal they are.
+        mean_tokens: chosen tokens per turn of the rollout, over all processes.
+        by_prompt: True if minibatches are counted in distinct prompts; otherwise in distinct responses to
+            them.
+        supervised: demonstrated turns to learn from beside these.
+        metrics: metrics of the rollout; with its first minibatch only.
+        token_traces: some episodes of the rollout, turn by turn; with its first minibatch only.
+    """
 
     prompts: tuple[Prompt, ...]  # U
     prompt_chains: tuple[tuple[int, ...], ...]
-    """The prompts that one minibatch takes together, since each extends the one before."""
-
     prompt_index: Tensor  # [B] int64, the prompt of each turn
     response_ids: tuple[tuple[int, ...], ...]  # B responses' tokens
     choices: Tensor  # [B] int64, the chosen candidate; -1 for free text
@@ -60,31 +75,16 @@ class ResponseBatch:
     old_logprobs: Tensor  # [B, T] of the behavior policy; 0 where the mask is 0, as in all that follow
     advantages: Tensor  # [B, T]
     loss_scale: float
-    """The sum over turns is multiplied by this. A rollout has 1 / turns (their mean over all processes), a
-    minibatch that times the minibatches of a pass: so these average to the mean over the rollout, however
-    unequal they are."""
-
     mean_tokens: float = 1.0
-    """Chosen tokens per turn of the rollout, over all processes."""
-
     by_prompt: bool = False
-    """True if minibatches are counted in distinct prompts; otherwise in distinct responses to them."""
-
-    returns: Tensor | None = (
-        None  # [B, T], or [B, 1] before each turn: the targets of values, where a loss wants them
-    )
+    returns: Tensor | None = None  # [B, T], or [B, 1] before each turn: targets of values, if wanted
     old_values: Tensor | None = None  # likewise, the values at rollout time
     old_candidate_logprobs: Tensor | None = None  # [U, C] of the behavior policy, where they are known
     ref_logprobs: Tensor | None = None  # [B, T] of the frozen reference, where a loss wants them
     ref_candidate_logprobs: Tensor | None = None  # [U, C] likewise
     supervised: ResponseBatch | None = None
-    """Demonstrated turns to learn from beside these."""
-
     metrics: Mapping[str, float] | None = None
-    """Metrics of the rollout; with its first minibatch only."""
-
     token_traces: tuple[tuple[TokenTrace, ...], ...] = ()
-    """Some episodes of the rollout, turn by turn; with its first minibatch only."""
 
     def __len__(self) -> int:
         return len(self.prompt_index)
@@ -96,11 +96,11 @@ class ResponseBatch:
 
     def to(self, device: torch.device | str) -> ResponseBatch:
         """The same with its tensors on a device."""
-        moved: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            if isinstance(value, Tensor | ResponseBatch):
-                moved[name] = value.to(device)
+        moved: dict[str, Any] = {
+            name: value.to(device)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor | ResponseBatch)
+        }
         return replace(self, **moved)
 
     def select(self, turns: Tensor, loss_scale: float) -> ResponseBatch:
@@ -113,8 +113,7 @@ class ResponseBatch:
         most_candidates = max(len(prompt.candidates) for prompt in prompts)
 
         columns: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            column = getattr(self, name)
+        for name, column in vars(self).items():
             if isinstance(column, Tensor) and name in TABLES:
                 columns[name] = column[prompt_numbers, :most_candidates]
             elif isinstance(column, Tensor):
@@ -132,14 +131,14 @@ class ResponseBatch:
 
     def where(self, keep: Tensor) -> ResponseBatch:
         """The turns where [B] `keep` is 1, beside all prompts."""
-        rows = keep.nonzero().flatten().tolist()
         prompts = set(self.prompt_index[keep].tolist())
         chains = [tuple(prompt for prompt in chain if prompt in prompts) for chain in self.prompt_chains]
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in TABLES}
         kept: dict[str, Any] = {
-            name: column[keep] for name, column in columns.items() if isinstance(column, Tensor)
+            name: column[keep]
+            for name, column in vars(self).items()
+            if isinstance(column, Tensor) and name not in TABLES
         }
-        response_ids = tuple(self.response_ids[row] for row in rows)
+        response_ids = tuple(compress(self.response_ids, keep.tolist()))
         return replace(self, prompt_chains=tuple(filter(None, chains)), response_ids=response_ids, **kept)
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[ResponseBatch]:
@@ -174,10 +173,8 @@ class ResponseBatch:
     def distinct(self) -> tuple[ResponseBatch, Tensor]:
         """Every response to every prompt once, and [B] int64 which of them each turn gave."""
         rows = self._responses()
-        first_turns: dict[int, int] = {}
-        for turn, row in enumerate(rows):
-            first_turns.setdefault(row, turn)
-        return self.select(torch.tensor(list(first_turns.values())), self.loss_scale), torch.tensor(rows)
+        first_turns = np.unique(rows, return_index=True)[1]
+        return self.select(torch.from_numpy(first_turns), self.loss_scale), torch.tensor(rows)
 
     def _responses(self) -> list[int]:
         """B numbers, equal where prompt and response are, in the order in which they come first."""
@@ -200,6 +197,12 @@ def _balanced(
         if len(parts[number]) < size:
             heappush(open_parts, (held + sum(turns[prompt] for prompt in chains[n]), number))
     return [part for part in parts if part]
+
+
+def pad_rows(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of unequal lengths as one tensor, padded with 0."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
 @dataclass(frozen=True)

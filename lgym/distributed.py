@@ -3,8 +3,6 @@
 Every function here but `rank` and `world_size` has to be called by all processes, in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

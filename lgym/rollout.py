@@ -7,48 +7,36 @@
 Every tensor here lives on the CPU in fp32, int64 or bool.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt and the answers that it allows. Two prompts are equal that ask the same."""
+    """A rendered prompt and the answers that it allows. Two prompts are equal that ask the same.
 
+    Attributes:
+        token_ids: tokens of the rendered prompt, up to the one after which the agent acts.
+        candidate_ids: tokens of each of the C candidates, of any lengths; empty for a text-generating policy.
+        candidates: the candidates as the agent wrote them.
+        observation_text: the observation as the agent wrote it, or the part of it that fits.
+        shortened: True if that is not the whole observation.
+    """
+
+    _hash: int = field(init=False, repr=False)  # compared first, since prompts are long
     token_ids: tuple[int, ...]
-    """Tokens of the rendered prompt, up to the one after which the agent acts."""
-
     candidate_ids: tuple[tuple[int, ...], ...]
-    """Tokens of each of the C candidates, of any lengths; empty for a text-generating policy."""
-
     candidates: tuple[str, ...]
-    """The candidates as the agent wrote them."""
-
-    observation_text: str
-    """The observation as the agent wrote it, or the part of it that fits."""
-
-    shortened: bool = False
-    """True if that is not the whole observation."""
-
-    _hash: int = field(init=False, repr=False)
+    observation_text: str = field(compare=False)
+    shortened: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.token_ids, self.candidate_ids)))
 
     def __hash__(self) -> int:
-        return self._hash  # asked for every turn, and prompts are long
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Prompt) and self._key() == other._key()
-
-    def _key(self) -> tuple[object, ...]:
-        return self._hash, self.token_ids, self.candidate_ids, self.candidates
+        return self._hash  # asked for every turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,34 +45,31 @@ class Response:
 
     A choice between candidates is a response of one decision: the candidate's first token, with the
     log-probability of the whole candidate.
+
+    Attributes:
+        token_ids: the T tokens in the order of time.
+        logprobs: [T] nats, under the distribution that each token was sampled from; 0 where it was not
+            sampled.
+        finished: True if it ended by itself, with a stop token, a stop text or a choice; otherwise the limit
+            cut it.
+        text: the response in words, without a stop token.
+        action_mask: [T] 1 for the tokens that the policy chose; by default all.
+        choice: position of the chosen candidate in the prompt's list; -1 for free text.
+        action_text: the text that the agent reads an action from; by default `text`.
+        history_ids: the tokens that stand in the conversation; by default `token_ids`.
+        candidate_logprobs: [C] the whole distribution that the choice was drawn from; empty where it is not
+            known.
     """
 
     token_ids: tuple[int, ...]
-    """The T tokens in the order of time."""
-
     logprobs: tuple[float, ...]
-    """[T] nats, under the distribution that each token was sampled from; 0 where it was not sampled."""
-
     finished: bool
-    """True if it ended by itself, with a stop token, a stop text or a choice; otherwise the limit cut it."""
-
     text: str = ""
-    """The response in words, without a stop token."""
-
     action_mask: tuple[bool, ...] = ()
-    """[T] 1 for the tokens that the policy chose; by default all."""
-
     choice: int = -1
-    """Position of the chosen candidate in the prompt's list; -1 for free text."""
-
     action_text: str | None = None
-    """The text that the agent reads an action from; by default `text`."""
-
     history_ids: tuple[int, ...] = ()
-    """The tokens that stand in the conversation; by default `token_ids`."""
-
     candidate_logprobs: tuple[float, ...] = ()
-    """[C] the whole distribution that the choice was drawn from; empty where it is not known."""
 
     def __post_init__(self) -> None:
         defaults = {
@@ -101,6 +86,12 @@ class Rollout:
     """E environment streams of N turns each, over U distinct prompts.
 
     A stream that has nothing left to play, or has lost an episode, holds idle turns, where `mask` is 0.
+
+    Attributes:
+        seconds: wall-clock time of playing it.
+        total_turns: turns that this process has played in the run, with those of this rollout.
+        total_episodes: episodes that it has finished, likewise.
+        episodes_dropped: episodes lost with their process; none of their turns is here.
     """
 
     prompts: tuple[Prompt, ...]
@@ -119,20 +110,11 @@ class Rollout:
     next_values: Tensor  # [E, N] value of the observation that the turn led to; 0 where terminated
     episode_returns: Tensor  # [episodes that ended in this rollout]
     episode_lengths: Tensor  # [episodes that ended in this rollout], turns
-    episode_penalties: (
-        Tensor  # [episodes that ended in this rollout], the agent's own penalty in their returns
-    )
+    episode_penalties: Tensor  # likewise, the agent's own penalty in their returns
     seconds: float
-    """Wall-clock time of playing it."""
-
     total_turns: int = 0
-    """Turns that this process has played in the run, with those of this rollout."""
-
     total_episodes: int = 0
-    """Episodes that it has finished, likewise."""
-
     episodes_dropped: int = 0
-    """Episodes lost with their process; none of their turns is here."""
 
     @property
     def values(self) -> Tensor:

@@ -3,8 +3,6 @@
 Sizes, from small to large: token < turn (one observation and one answer) < episode < group < rollout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -29,43 +27,48 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class ParsedAction:
-    """The environment's action read from a text. A failure to parse is data, not an exception."""
+    """The environment's action read from a text. A failure to parse is data, not an exception.
+
+    Attributes:
+        action: the argument of `env.step`; `None` where `ok` is false.
+        ok: True if the text named an action.
+        reason: why not, where `ok` is false.
+    """
 
     action: Any
-    """The argument of `env.step`; `None` where `ok` is false."""
-
     ok: bool = True
-    """True if the text named an action."""
-
     reason: str = ""
-    """Why not, where `ok` is false."""
 
     @classmethod
-    def failure(cls, reason: str) -> ParsedAction:
+    def failure(cls, reason: str) -> "ParsedAction":
         return cls(action=None, ok=False, reason=reason)
 
 
 @dataclass
 class Turn:
-    """One observation, the answer to it and what the environment paid for that."""
+    """One observation, the answer to it and what the environment paid for that.
+
+    Attributes:
+        value: the predicted return from here, before acting, in rewards; `None` without a critic.
+        probabilities: the policy's probability of each candidate; empty for free text.
+    """
 
     observation_text: str
     response_text: str
     reward: float
     value: float | None
-    """The predicted return from here, before acting, in rewards; `None` without a critic."""
-
     probabilities: dict[str, float] = field(default_factory=dict)
-    """The policy's probability of each candidate; empty for free text."""
 
 
 @dataclass
 class Episode:
-    """One played episode, as a person reads it."""
+    """One played episode, as a person reads it.
+
+    Attributes:
+        seed: the seed of `env.reset`.
+    """
 
     seed: int
-    """The seed of `env.reset`."""
-
     system_prompt: str
     turns: list[Turn] = field(default_factory=list)
     terminated: bool = False
@@ -89,18 +92,19 @@ class TokenTrace:
 
 
 class Policy(Protocol):
-    """The acting side of a policy, as the data side calls it."""
+    """The acting side of a policy, as the data side calls it.
+
+    Attributes:
+        generates_text: True if it writes free text, alone or before a choice.
+        scores_candidates: True if it chooses between the agent's candidates.
+    """
 
     generates_text: bool
-    """True if it writes free text, alone or before a choice."""
-
     scores_candidates: bool
-    """True if it chooses between the agent's candidates."""
 
     @property
     def has_critic(self) -> bool:
         """True if it has state values; otherwise they are NaN."""
-        ...
 
     def act(
         self, prompts: Sequence[Any], rng: Any, *, keep_kv_cache: bool = True, bootstrap: Sequence[Any] = ()
@@ -116,44 +120,39 @@ class Policy(Protocol):
         Returns:
             n `Response`s, and [n] state values.
         """
-        ...
 
     def values(self, prompts: Sequence[Any]) -> Any:
         """State values of prompts, [n]."""
-        ...
 
     def prefetch(self, prompts: Sequence[Any]) -> None:
         """Compute ahead what can be known of prompts before they come up."""
-        ...
 
 
 class Learner(Protocol):
-    """The learning side of a run, as the data side calls it."""
+    """The learning side of a run, as the data side calls it.
+
+    Attributes:
+        sft_rollouts: rollouts at the start that learn from demonstrations alone.
+    """
 
     policy: Any
     sft_rollouts: int
-    """Rollouts at the start that learn from demonstrations alone."""
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, with a chat template."""
-        ...
 
     @property
     def context_length(self) -> int:
         """The longest prompt that the policy takes, in tokens."""
-        ...
 
     @property
     def uses_sft(self) -> bool:
         """True if any rollout learns from demonstrated turns."""
-        ...
 
     def inference(self) -> AbstractContextManager[Any]:
         """The `Policy` as it acts, in a context: no gradients, no dropout, the trainer's precision, weights
         that stay."""
-        ...
 
     def prepare(self, rollout: Any) -> tuple[Any, dict[str, float]]:
         """A `Rollout` as a `ResponseBatch` to learn from, and its metrics."""
-        ...

@@ -10,8 +10,6 @@ arXiv:2401.14151, section 4.2). No answer can fail to parse, and the probability
 exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -68,24 +66,14 @@ class CandidatePolicy(LLMPolicy):
         self.tokens_per_forward = tokens_per_forward
         self._cache = DistributionCache()
         self._cache_session: object = None
-        self._prefetched: tuple[Tensor, Tensor] | None = None
-        self._prefetched_for: tuple[bytes, list[Prompt]] | None = None
+        self._prefetched: tuple[object, tuple[Tensor, Tensor]] | None = None
 
     def forward(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
         """[U, C] log-probabilities of the candidates of each prompt, padded with -inf, and [U] values;
         differentiable."""
+        token_ids = [prompt.token_ids for prompt in prompts]
         ends = self.choice.sequences(prompts)
-        sequences = [
-            prompt.token_ids + end
-            for prompt, of_prompt in zip(prompts, ends, strict=True)
-            for end in of_prompt
-        ]
-        lengths = [
-            len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt
-        ]
-        states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
-        rows = iter(index)
-        positions = [[next(rows) for _ in of_prompt] for of_prompt in ends]
+        states, positions = self._run_continuations(token_ids, list(map(len, token_ids)), ends)
         prompt_states = states[[of_prompt[0][0] for of_prompt in positions]]
         logprobs = self.choice.logprobs(self.llm, prompts, states, positions)
         return logprobs, self.llm.values(prompt_states.detach() if self.detach_value else prompt_states)
@@ -131,37 +119,32 @@ class CandidatePolicy(LLMPolicy):
         resumed computes the same to the last bit.
         """
         key = (weights_digest(self), list(prompts))
-        if self._prefetched is None or key != self._prefetched_for:
-            self._prefetched, self._prefetched_for = self._compute(prompts, ()), key
-        self._current_cache().add(prompts, *self._prefetched)
-
-    def _current_cache(self) -> DistributionCache:
-        """The cache of the weights as they are: a new one unless they have been frozen since the last
-        call."""
-        session = self.llm.frozen_session
-        if session is None or session is not self._cache_session:
-            self._cache, self._cache_session = DistributionCache(), session
-        return self._cache
+        if self._prefetched is None or self._prefetched[0] != key:
+            self._prefetched = key, self._compute(prompts, ())
+        self._distributions(()).add(prompts, *self._prefetched[1])
 
     def _distributions(
         self, prompts: Sequence[Prompt], extendable: Sequence[Prompt] = ()
     ) -> DistributionCache:
-        """The cache, with these prompts in it."""
-        cache = self._current_cache()
-        if missing := cache.missing(prompts):
-            cache.add(missing, *self._compute(missing, extendable))
-        return cache
+        """The cache with these prompts in it: a new one unless the weights have been frozen since the last
+        call."""
+        session = self.llm.frozen_session
+        if session is None or session is not self._cache_session:
+            self._cache, self._cache_session = DistributionCache(), session
+        if missing := self._cache.missing(prompts):
+            self._cache.add(missing, *self._compute(missing, extendable))
+        return self._cache
 
     @torch.no_grad()
     def _compute(self, prompts: Sequence[Prompt], extendable: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
-        """`forward` for any number of prompts, in passes of bounded size; CPU tensors, at least fp32.
+        """`forward` for any number of prompts, in passes of bounded size; CPU tensors in fp32.
 
         Later prompts extend the `extendable` ones: their keys and values are kept while the weights are
         frozen, so that of each later prompt only what is new is computed.
         """
         keep = bool(extendable) and self.share_prefixes and self.llm.layout == "tree"
         width = max(len(prompt.candidates) for prompt in prompts)
-        logprobs = torch.full((len(prompts), width), -torch.inf)
+        logprobs = torch.full((len(prompts), width), -torch.inf, dtype=torch.float32)
         values = torch.zeros(len(prompts), dtype=torch.float32)
         kv_caches = (
             evict_unused(self.llm.kv_caches, {prompt.token_ids for prompt in extendable}) if keep else []
@@ -173,10 +156,8 @@ class CandidatePolicy(LLMPolicy):
                 kv_caches.append(kv_cache)
             else:
                 chunk_logprobs, chunk_values = self(chunk_prompts)
-            logprobs = logprobs.to(chunk_logprobs.dtype)
-            logprobs[chunk, : chunk_logprobs.shape[1]] = chunk_logprobs.cpu()
-            values = values.to(chunk_values.dtype)
-            values[chunk] = chunk_values.cpu()
+            logprobs[chunk, : chunk_logprobs.shape[1]] = chunk_logprobs.float().cpu()
+            values[chunk] = chunk_values.float().cpu()
         if keep:
             self.llm.store_kv(kv_caches)
         return logprobs, values
@@ -184,10 +165,12 @@ class CandidatePolicy(LLMPolicy):
     def _extend(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, KVCache]:
         """`forward` from the keys and values that the model keeps, and those of these prompts."""
         ends = self.choice.sequences(prompts)
-        room = max(len(build_token_trie(of_prompt)) for of_prompt in ends)
-        token_ids = [prompt.token_ids for prompt in prompts]
         kv_cache, hidden = prefill(
-            self.llm, token_ids, self.llm.kv_caches, free_slots=room, row_length=self.row_length
+            self.llm,
+            [prompt.token_ids for prompt in prompts],
+            self.llm.kv_caches,
+            free_slots=max(len(build_token_trie(of_prompt)) for of_prompt in ends),
+            row_length=self.row_length,
         )
         states, positions = run_branches(self.llm, kv_cache, hidden, ends)
         return self.choice.logprobs(self.llm, prompts, states, positions), self.llm.values(hidden), kv_cache
@@ -195,7 +178,9 @@ class CandidatePolicy(LLMPolicy):
     def _chunks(self, prompts: Sequence[Prompt], *, keep: bool) -> Iterator[list[int]]:
         """Positions of the prompts that are evaluated together."""
         token_ids = [prompt.token_ids for prompt in prompts]
-        limit = self.tokens_per_forward or tokens_per_forward(self.llm.device)
-        known = cached_prefix_lengths(token_ids, self.llm.kv_caches) if keep else ()
-        extra = [len(build_token_trie(of_prompt)) for of_prompt in self.choice.sequences(prompts)]
-        return split_micro_batches(token_ids, limit, cached_lengths=known, extra_tokens=extra)
+        return split_micro_batches(
+            token_ids,
+            self.tokens_per_forward or tokens_per_forward(self.llm.device),
+            cached_lengths=cached_prefix_lengths(token_ids, self.llm.kv_caches) if keep else (),
+            extra_tokens=[len(build_token_trie(of_prompt)) for of_prompt in self.choice.sequences(prompts)],
+        )

@@ -1,15 +1,15 @@
 """A choice between candidate texts, by the likelihood that the language model gives them behind what was said
 before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lgym.batch import pad_rows
 from lgym.functional import candidate_logprobs
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import TokenIds
@@ -53,10 +53,7 @@ class Choice:
     def needs_only_ends(self, prompt: Prompt) -> bool:
         """With one token each and one length for all, the vocabulary's normalizer is the same and cancels
         out."""
-        return all(len(ids) == 1 for ids in prompt.candidate_ids) and (
-            self.length_normalization != "word"
-            or len({self._length(prompt, c) for c in range(len(prompt.candidates))}) == 1
-        )
+        return all(len(ids) == 1 for ids in prompt.candidate_ids) and len(set(self._lengths(prompt))) <= 1
 
     def sequences(self, prompts: Sequence[Prompt]) -> list[list[TokenIds]]:
         """Token sequences to run behind each prompt to score its candidates: all but each last token."""
@@ -80,108 +77,78 @@ class Choice:
             places: for each prompt and each of its `sequences`, the rows of `states` from before its first
                 token on.
         """
+        lengths = pad_rows([self._lengths(prompt) for prompt in prompts]).to(states.device)
+        mask = lengths > 0
         if all(map(self.needs_only_ends, prompts)):
-            tokens = _pad([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts], 0)
+            tokens = pad_rows([[ids[0] for ids in prompt.candidate_ids] for prompt in prompts])
             ends = torch.tensor([rows[0][0] for rows in places], device=states.device)
             scores = llm.lm_head.chosen_logits(states[ends], tokens.to(states.device))
-        elif self.constrained:
-            scores = _trie_scores(llm, prompts, states, places)
         else:
-            scores = _scores(llm, prompts, states, places)
-        divisors = [[self._length(prompt, c) for c in range(len(prompt.candidates))] for prompt in prompts]
-        return candidate_logprobs(
-            scores,
-            _pad(divisors, 1).to(scores),
-            _mask(prompts).to(scores.device),
-            temperature=self.temperature,
-        )
+            terms_of = _constrained_terms if self.constrained else _terms
+            terms, targets = terms_of(llm, prompts, states, places)
+            index = torch.tensor(targets, dtype=torch.int64, device=terms.device)
+            sums = terms.new_zeros(sum(map(len, places))).index_add(0, index, terms)
+            scores = terms.new_zeros(mask.shape).masked_scatter(mask, sums)
+        return candidate_logprobs(scores, lengths, mask, temperature=self.temperature)
 
-    def _length(self, prompt: Prompt, candidate: int) -> int:
+    def _lengths(self, prompt: Prompt) -> list[int]:
+        """The length that divides the log-likelihood of each candidate."""
         if self.length_normalization == "token":
-            return len(prompt.candidate_ids[candidate])
+            return [len(ids) for ids in prompt.candidate_ids]
         if self.length_normalization == "word":
-            return max(1, len(prompt.candidates[candidate].split()))
-        return 1
+            return [max(1, len(text.split())) for text in prompt.candidates]
+        return [1] * len(prompt.candidates)
 
 
-def _scores(
+def _terms(
     llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
-) -> Tensor:
-    """[U, C] log-likelihoods, each the sum over the candidate's tokens."""
-    width = max(len(prompt.candidates) for prompt in prompts)
-    rows: list[int] = []
-    tokens: list[int] = []
-    targets: list[int] = []
-    for u, prompt in enumerate(prompts):
-        for c, (ids, own) in enumerate(zip(prompt.candidate_ids, places[u], strict=True)):
-            rows += own
-            tokens += ids
-            targets += [u * width + c] * len(ids)
-    logits = llm.lm_head.chosen_logits(
-        states[rows], torch.tensor(tokens, device=states.device)[:, None]
-    ).squeeze(1)
-    return _summed(logits - llm.lm_head.log_normalizers(states)[rows], targets, len(prompts), width)
+) -> tuple[Tensor, list[int]]:
+    """Log-probabilities [n] of the tokens of all candidates, and the number of the candidate of each."""
+    candidates = [ids for prompt in prompts for ids in prompt.candidate_ids]
+    rows = [row for of_prompt in places for of_candidate in of_prompt for row in of_candidate]
+    tokens = torch.tensor([[token] for ids in candidates for token in ids], device=states.device)
+    logits = llm.lm_head.chosen_logits(states[rows], tokens).squeeze(1)
+    targets = [number for number, ids in enumerate(candidates) for _ in ids]
+    return logits - llm.lm_head.log_normalizers(states)[rows], targets
 
 
-def _trie_scores(
+def _constrained_terms(
     llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
-) -> Tensor:
-    """[U, C] log-probabilities, each the sum over the steps of the candidate at which there was a choice."""
-    width = max(len(prompt.candidates) for prompt in prompts)
+) -> tuple[Tensor, list[int]]:
+    """`_terms` of the steps at which there is a choice, among the tokens that are allowed there."""
+    numbers = count()
+    end = int(llm.tokenizer.eos_token_id)
     rows: list[int] = []
     options: list[list[int]] = []  # the first is the one taken
     targets: list[int] = []
-    for u, prompt in enumerate(prompts):
-        at, following = _trie(prompt.candidate_ids, places[u], int(llm.tokenizer.eos_token_id))
-        for c, ids in enumerate(prompt.candidate_ids):
-            for step, token in enumerate((*ids, int(llm.tokenizer.eos_token_id))):
-                allowed = following.get(ids[:step], ())
+    for prompt, of_prompt in zip(prompts, places, strict=True):
+        at, following = _trie(prompt.candidate_ids, of_prompt, end)
+        for ids, number in zip(prompt.candidate_ids, numbers, strict=False):
+            for step, token in enumerate((*ids, end)):
+                allowed = following.get(ids[:step], {})
                 if len(allowed) > 1:
                     rows.append(at[ids[:step]])
                     options.append([token, *(other for other in allowed if other != token)])
-                    targets.append(u * width + c)
+                    targets.append(number)
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
-        return (states[0, 0].to(torch.promote_types(states.dtype, torch.float32)) * 0.0).expand(
-            len(prompts), width
-        )
-    real = torch.tensor(
-        [[i < len(o) for i in range(max(map(len, options)))] for o in options], device=states.device
-    )
-    logits = llm.lm_head.chosen_logits(states[rows], _pad(options, 0).to(states.device))
-    taken = logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1)
-    return _summed(taken, targets, len(prompts), width)
+        return states[:0, 0].to(torch.promote_types(states.dtype, torch.float32)), targets
+    counts = torch.tensor([len(tokens) for tokens in options], device=states.device)
+    logits = llm.lm_head.chosen_logits(states[rows], pad_rows(options).to(states.device))
+    real = torch.arange(logits.shape[1], device=states.device) < counts[:, None]
+    return logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1), targets
 
 
 def _trie(
     candidates: Sequence[TokenIds], places: Sequence[Sequence[int]], end: int
-) -> tuple[dict[TokenIds, int], dict[TokenIds, list[int]]]:
-    """By beginning: the row of its hidden state, and the tokens that may follow it."""
+) -> tuple[dict[TokenIds, int], dict[TokenIds, dict[int, None]]]:
+    """By beginning: the row of its hidden state, and the tokens that may follow it, in order."""
     at: dict[TokenIds, int] = {}
-    following: dict[TokenIds, list[int]] = {}
+    following: dict[TokenIds, dict[int, None]] = {}
     for ids, own in zip(candidates, places, strict=True):
         for step, (token, place) in enumerate(zip(ids, own, strict=True)):
             at.setdefault(ids[:step], place)
-            tokens = following.setdefault(ids[:step], [])
-            if token not in tokens:
-                tokens.append(token)
+            following.setdefault(ids[:step], {})[token] = None
     for ids in candidates:
         if ids in following:
-            following[ids].append(end)
+            following[ids][end] = None
     return at, following
-
-
-def _summed(terms: Tensor, targets: list[int], count: int, width: int) -> Tensor:
-    scores = terms.new_zeros(count * width)
-    return scores.index_add(0, torch.tensor(targets, device=terms.device), terms).view(-1, width)
-
-
-def _pad(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """Lists of unequal length as one [U, C] int64 tensor."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
-
-
-def _mask(prompts: Sequence[Prompt]) -> Tensor:
-    """[U, C] bool: where there is a candidate."""
-    counts = torch.tensor([len(prompt.candidates) for prompt in prompts])
-    return torch.arange(int(counts.max())) < counts[:, None]

@@ -1,7 +1,5 @@
 """The distributions over candidates that a policy has computed while its weights stay the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 
@@ -32,7 +30,12 @@ class DistributionCache:
             self._index[prompts[row]] = len(self._index)
         width = max(self.logprobs.shape[1], logprobs.shape[1])
         tables = (self.logprobs, logprobs[rows].float().numpy())
-        self.logprobs = np.concatenate([_widened(table, width) for table in tables])
+        self.logprobs = np.concatenate(
+            [
+                np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=-np.inf)
+                for table in tables
+            ]
+        )
         self.values = np.concatenate([self.values, values[rows].float().numpy()])
 
     def index(self, prompts: Sequence[Prompt]) -> np.ndarray:
@@ -85,7 +88,3 @@ def weights_digest(module: nn.Module) -> bytes:
         if parameter.requires_grad:
             digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-def _widened(table: np.ndarray, width: int) -> np.ndarray:
-    return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=-np.inf)

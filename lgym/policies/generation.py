@@ -7,12 +7,10 @@ By default no token is cut off, so responses are sampled from the very distribut
 policy that differs from the behavior policy from the first step on.
 """
 
-from __future__ import annotations
-
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.models.llm import ValueHeadLLM
 from lgym.plain_text import SpecialTokenEscaper
-from lgym.policies.text_generation import GeneratedChunk, TextPolicy, token_output
+from lgym.policies.text_generation import TextPolicy, token_output
 from lgym.rollout import Prompt, Response
 
 
@@ -31,9 +29,6 @@ class GenerationPolicy(TextPolicy):
             plain = self._escaper
             token_ids = (*plain.encode(plain.escape(text, plain.markup_ids)), self.llm.tokenizer.eos_token_id)
         return Response(token_ids, (0.0,) * len(token_ids), True, text)
-
-    def _responses(self, chunk: GeneratedChunk) -> list[Response]:
-        return [chunk.texts[row] for row in chunk.output.response_index]
 
     def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
         prompts = [batch.prompts[row].token_ids for row in batch.prompt_index.tolist()]

@@ -1,7 +1,5 @@
 """The base of every policy: a language model that acts, and that says how likely its responses are."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.models.llm import ValueHeadLLM
-from lgym.models.prefix_sharing.packing import split_micro_batches, tokens_per_forward
+from lgym.models.prefix_sharing.packing import TokenIds, split_micro_batches, tokens_per_forward
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -25,6 +23,8 @@ class LLMPolicy(nn.Module, ABC):
     llm: ValueHeadLLM
     generates_text: bool
     scores_candidates: bool
+    max_new_tokens: int
+    """The longest response, in tokens; candidates are counted with the prompt."""
 
     def __init__(self, row_length: int, share_prefixes: bool) -> None:
         super().__init__()
@@ -43,11 +43,6 @@ class LLMPolicy(nn.Module, ABC):
     def has_critic(self) -> bool:
         """True if the model has a value head."""
         return self.llm.value_head is not None
-
-    @property
-    @abstractmethod
-    def max_new_tokens(self) -> int:
-        """The longest response, in tokens; candidates are counted with the prompt."""
 
     @abstractmethod
     def act(
@@ -98,12 +93,26 @@ class LLMPolicy(nn.Module, ABC):
         values: list[Tensor] = []
         for chunk in split_micro_batches(token_ids, tokens_per_forward(self.llm.device)):
             sequences = [token_ids[i] for i in chunk]
-            lengths = [len(sequence) for sequence in sequences]
-            states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
+            states, index = self.llm.hidden_states(
+                sequences, list(map(len, sequences)), row_length=self.row_length
+            )
             order += chunk
             values.append(self.llm.values(states[[rows[0] for rows in index]]).cpu())
         return torch.cat(values)[torch.tensor(order).argsort()]
 
     def prefetch(self, prompts: Sequence[Prompt]) -> None:
         """Compute ahead what is known of prompts before they come up; of free text, nothing."""
-        return
+
+    def _run_continuations(
+        self, texts: Sequence[TokenIds], lengths: Sequence[int], continuations: Sequence[Sequence[TokenIds]]
+    ) -> tuple[Tensor, list[list[list[int]]]]:
+        """Run texts with each of their continuations, without a cache.
+
+        Returns [K, H] hidden states, and for each text and each of its continuations their indices, from the
+        text's last of `lengths` tokens on.
+        """
+        sequences = [text + ids for text, own in zip(texts, continuations, strict=True) for ids in own]
+        starts = [length for length, own in zip(lengths, continuations, strict=True) for _ in own]
+        states, index = self.llm.hidden_states(sequences, starts, row_length=self.row_length)
+        positions = iter(index)
+        return states, [[next(positions) for _ in own] for own in continuations]

@@ -1,32 +1,20 @@
 """Text generation for policies: sampling responses, and the log-probabilities of what was sampled."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.models.generation.decoding import GeneratedText, GenerationOutput, StopCheck, generate
+from lgym.batch import PolicyOutput, ResponseBatch, pad_rows
+from lgym.models.generation.decoding import GeneratedText, GenerationOutput, generate
 from lgym.models.generation.sampling import SamplingParams
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.packing import TokenIds, common_prefix_length
 from lgym.policies.policy import LLMPolicy, Prompts, Rng
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
-
-
-class GeneratedChunk(NamedTuple):
-    """Prompts that were answered together."""
-
-    prompts: Prompts
-    output: GenerationOutput
-    texts: list[Response]  # the distinct ones of the output
-    generator: torch.Generator | None  # the source of further sampling
 
 
 class TextPolicy(LLMPolicy):
@@ -79,7 +67,7 @@ class TextPolicy(LLMPolicy):
             raise ConfigError(
                 f"temperature is {temperature}; it must be above 0. Evaluation has a greedy mode of its own."
             )
-        self.max_text_tokens = max_new_tokens
+        self.max_text_tokens = self.max_new_tokens = max_new_tokens
         self.sampling = SamplingParams(temperature, top_k, top_p)
         try:
             self.sampling.probabilities(torch.zeros(1, 2))  # refuses limits that leave nothing
@@ -88,10 +76,6 @@ class TextPolicy(LLMPolicy):
         self.stop = tuple(stop)
         self.responses_per_forward = responses_per_forward
         self.kv_cache_tokens = kv_cache_tokens
-
-    @property
-    def max_new_tokens(self) -> int:
-        return self.max_text_tokens
 
     @torch.no_grad()
     def act(
@@ -104,20 +88,39 @@ class TextPolicy(LLMPolicy):
         kv_caches = []
         for chunk in self._chunks(prompts):
             chunk_prompts = [prompts[i] for i in chunk]
-            keep = keep_kv_cache or self.scores_candidates  # these are scored behind the text
-            output = self._generate([prompt.token_ids for prompt in chunk_prompts], generator, keep=keep)
+            output = generate(
+                self.llm,
+                [prompt.token_ids for prompt in chunk_prompts],
+                max_new_tokens=self.max_text_tokens,
+                stop_ids=stop_ids(self.llm),
+                sampling_params=self.sampling,
+                generator=generator,
+                kv_caches=self.llm.kv_caches,
+                stop_check=self._stopped if self.stop else None,
+                row_length=self.row_length,
+                max_num_seqs=self.responses_per_forward,
+                keep_kv_cache=keep_kv_cache or self.scores_candidates,  # which is done behind the text
+            )
             texts = [Response(*text, self._words(text)) for text in output.responses]
-            generated = GeneratedChunk(chunk_prompts, output, texts, generator)
-            responses.update(zip(chunk, self._responses(generated), strict=True))
+            responses.update(
+                zip(chunk, self._responses(chunk_prompts, output, texts, generator), strict=True)
+            )
             values.update(zip(chunk, self.llm.values(output.prompt_states).cpu(), strict=True))
             kv_caches += [output.kv_cache] if keep_kv_cache else []
         self.llm.store_kv(kv_caches)
         order = range(len(prompts))
         return [responses[i] for i in order], torch.stack([values[i] for i in order])
 
-    @abstractmethod
-    def _responses(self, chunk: GeneratedChunk) -> list[Response]:
-        """The response to each prompt of a chunk."""
+    def _responses(
+        self,
+        prompts: Prompts,
+        output: GenerationOutput,
+        texts: Sequence[Response],
+        generator: torch.Generator | None,
+    ) -> list[Response]:
+        """The response to each of some prompts that were answered together, made of the distinct texts of the
+        output; the generator is the source of further sampling."""
+        return [texts[row] for row in output.response_index]
 
     def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
         """See `LLMPolicy`; each distinct response to a prompt is computed once."""
@@ -145,44 +148,25 @@ class TextPolicy(LLMPolicy):
             chunk, distinct, tokens = chunk + same, distinct + 1, tokens + size
         yield chunk
 
-    def _generate(
-        self, prompts: Sequence[TokenIds], generator: torch.Generator | None, *, keep: bool
-    ) -> GenerationOutput:
-        """A text for each prompt, where wanted with its keys and values; extends those that the model
-        keeps."""
-        return generate(
-            self.llm,
-            prompts,
-            max_new_tokens=self.max_text_tokens,
-            stop_ids=stop_ids(self.llm),
-            sampling_params=self.sampling,
-            generator=generator,
-            kv_caches=self.llm.kv_caches,
-            stop_check=self._stop_check() if self.stop else None,
-            row_length=self.row_length,
-            max_num_seqs=self.responses_per_forward,
-            keep_kv_cache=keep,
-        )
-
     def _words(self, generated: GeneratedText) -> str:
         """The words of a text, without a stop token or text."""
-        ids = generated.token_ids
-        ids = ids[:-1] if ids[-1] in stop_ids(self.llm) else ids
-        text = self.llm.tokenizer.decode(ids, skip_special_tokens=True)
+        token_ids = self._without_stop(generated.token_ids)
+        text = self.llm.tokenizer.decode(token_ids, skip_special_tokens=True)
         return self._before_stop(text) if generated.finished else text
+
+    def _without_stop(self, token_ids: TokenIds) -> TokenIds:
+        """All but a token that ends the turn."""
+        return token_ids[:-1] if token_ids and token_ids[-1] in stop_ids(self.llm) else token_ids
 
     def _before_stop(self, text: str) -> str:
         return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
 
-    def _stop_check(self) -> StopCheck:
-        tokenizer = self.llm.tokenizer
+    def _stopped(self, responses: Sequence[TokenIds]) -> list[bool]:
+        """Check which responses, by their tokens so far, have come to a stop text."""
         most = max(len(stop.encode()) for stop in self.stop) + 4  # a token is a byte or more
-
-        def stopped(responses: Sequence[TokenIds]) -> list[bool]:
-            texts = tokenizer.batch_decode([ids[-most:] for ids in responses], skip_special_tokens=True)
-            return [any(stop in text for stop in self.stop) for text in texts]
-
-        return stopped
+        tails = [ids[-most:] for ids in responses]
+        texts = self.llm.tokenizer.batch_decode(tails, skip_special_tokens=True)
+        return [any(stop in text for stop in self.stop) for text in texts]
 
 
 def stop_ids(llm: ValueHeadLLM) -> frozenset[int]:
@@ -222,13 +206,9 @@ def token_output(
         entropy_gradient: whether entropies have a gradient.
     """
     llm = policy.llm
-    index = torch.zeros(sampled.shape, dtype=torch.int64)
-    token_ids = torch.zeros(sampled.shape, dtype=torch.int64)
     width = sampled.shape[1]
-    for b, (rows, response) in enumerate(zip(positions, batch.response_ids, strict=True)):
-        index[b, : min(len(rows), width)] = torch.tensor(rows[:width])
-        token_ids[b, : min(len(response), width)] = torch.tensor(response[:width])
-    index, token_ids = index.to(states.device), token_ids.to(states.device)
+    index = pad_rows(positions)[:, :width].to(states.device)
+    token_ids = pad_rows(batch.response_ids)[:, :width].to(states.device)
     values = llm.values(states.detach() if policy.detach_value else states)[index]
     used, back = index[sampled].unique(return_inverse=True)  # each distinct state once
     logprobs, entropy = llm.lm_head.token_logprobs(

@@ -9,24 +9,24 @@ since nobody answers behind the end of a turn. There the candidates have the dis
 `CandidatePolicy`. No action can be invalid, and both the text and the choice are trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.functional import categorical_entropy
 from lgym.models.generation.decoding import GenerationOutput
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
-from lgym.models.prefix_sharing.kv_cache import KVCache
 from lgym.models.prefix_sharing.packing import TokenIds
 from lgym.policies.choice import Choice, LengthNormalization
-from lgym.policies.text_generation import GeneratedChunk, TextPolicy, stop_ids, token_output
+from lgym.policies.policy import Prompts
+from lgym.policies.text_generation import TextPolicy, token_output
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -63,15 +63,12 @@ class ThinkPolicy(TextPolicy):
         self.choice = Choice(length_normalization, choice_temperature, constrained_decoding)
         self.answer_prefix = answer_prefix
 
-    @property
-    def max_new_tokens(self) -> int:
-        """The longest text with the answer prefix."""
-        return self.max_text_tokens + len(self.prefix_ids)
-
-    @property
-    def prefix_ids(self) -> TokenIds:
-        """The tokens of the answer prefix."""
-        return tuple(self.llm.tokenizer(self.answer_prefix, add_special_tokens=False)["input_ids"])
+    def bind(self, llm: ValueHeadLLM) -> None:
+        super().bind(llm)
+        self.prefix_ids: TokenIds = tuple(
+            llm.tokenizer(self.answer_prefix, add_special_tokens=False)["input_ids"]
+        )
+        self.max_new_tokens = self.max_text_tokens + len(self.prefix_ids)
 
     def demonstrated(self, prompt: Prompt, text: str, token_ids: tuple[int, ...], choice: int) -> Response:
         """The choice, behind the reasoning that was sampled, if any was."""
@@ -79,107 +76,90 @@ class ThinkPolicy(TextPolicy):
         reasoning = token_ids[: len(token_ids) - appended] if token_ids else ()
         return self._decided(prompt, Response(reasoning, (0.0,) * len(reasoning), True), choice, 0.0)
 
-    def _kept_ids(self, reasoning: TokenIds) -> TokenIds:
-        """The part of a reasoning that the answer prefix follows: all but a token that ends the turn."""
-        return reasoning[:-1] if reasoning and reasoning[-1] in stop_ids(self.llm) else reasoning
-
-    def _responses(self, chunk: GeneratedChunk) -> list[Response]:
-        output = chunk.output
-        answered = list(zip(chunk.prompts, output.response_index, strict=True))
+    def _responses(
+        self,
+        prompts: Prompts,
+        output: GenerationOutput,
+        texts: Sequence[Response],
+        generator: torch.Generator | None,
+    ) -> list[Response]:
+        answered = list(zip(prompts, output.response_index, strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(answered))}
-        logprobs = self._candidate_logprobs(list(numbers), output)[[numbers[pair] for pair in answered]]
-        choices = sample(logprobs, chunk.generator).tolist()
+        distinct = list(numbers)
+        rows: list[Tensor] = []
+        for start in range(0, len(distinct), self.responses_per_forward):
+            rows += self._score(distinct[start : start + self.responses_per_forward], output)
+        padded = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)
+        logprobs = padded[[numbers[pair] for pair in answered]]
+        choices = sample(logprobs, generator).tolist()
         return [
-            self._decided(prompt, chunk.texts[row], choice, float(distribution[choice]))
+            self._decided(prompt, texts[row], choice, float(distribution[choice]))
             for (prompt, row), choice, distribution in zip(answered, choices, logprobs, strict=True)
         ]
 
     def _evaluate_distinct(self, batch: ResponseBatch, *, entropy_gradient: bool) -> PolicyOutput:
         """The text's tokens, and the choice at its candidate's first token."""
         prompts = [batch.prompts[row] for row in batch.prompt_index.tolist()]
-        choice_positions = [
-            int(mask.nonzero().max()) for mask in batch.action_mask
-        ]  # the last decision is the choice
-        prefix = self.prefix_ids
+        # the last decision is the choice
+        choice_positions = [int(mask.nonzero().max()) for mask in batch.action_mask]
         reasonings = [
-            response[: position - len(prefix)]
+            response[: position - len(self.prefix_ids)]
             for response, position in zip(batch.response_ids, choice_positions, strict=True)
         ]
-        bodies = [p.token_ids + self._kept_ids(r) + prefix for p, r in zip(prompts, reasonings, strict=True)]
-        ends = self.choice.sequences(prompts)
-        sequences = [body + end for body, of_prompt in zip(bodies, ends, strict=True) for end in of_prompt]
-        lengths = [
-            len(prompt.token_ids) for prompt, of_prompt in zip(prompts, ends, strict=True) for _ in of_prompt
+        bodies = [
+            p.token_ids + self._without_stop(r) + self.prefix_ids
+            for p, r in zip(prompts, reasonings, strict=True)
         ]
-        states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
-        rows = iter(index)
-        positions = [
-            [self._positions_before(next(rows), reasoning) for _ in of_prompt]
-            for of_prompt, reasoning in zip(ends, reasonings, strict=True)
-        ]
+        lengths = [len(prompt.token_ids) for prompt in prompts]
+        states, rows = self._run_continuations(bodies, lengths, self.choice.sequences(prompts))
         chosen = torch.zeros_like(batch.action_mask)
         chosen[torch.arange(len(batch)), torch.tensor(choice_positions, device=chosen.device)] = True
         text = token_output(
             self,
             batch,
             states,
-            [of_prompt[0] for of_prompt in positions],
+            [self._positions_before(of_prompt[0], r) for of_prompt, r in zip(rows, reasonings, strict=True)],
             sampled=batch.action_mask & ~chosen,
             entropy_gradient=entropy_gradient,
         )
         candidate_positions = [
-            [of_end[position:] for of_end in of_prompt]
-            for of_prompt, position in zip(positions, choice_positions, strict=True)
+            [of_end[len(body) - length :] for of_end in of_prompt]
+            for of_prompt, body, length in zip(rows, bodies, lengths, strict=True)
         ]
         logprobs = self.choice.logprobs(self.llm, prompts, states, candidate_positions)
-        chosen_logprobs = logprobs.gather(1, batch.choices[:, None]).squeeze(1)
         return replace(
             text,
-            logprobs=text.logprobs.masked_scatter(chosen, chosen_logprobs),
+            logprobs=text.logprobs.masked_scatter(chosen, logprobs.gather(1, batch.choices[:, None])),
             entropy=text.entropy.masked_scatter(chosen, categorical_entropy(logprobs)),
         )
 
     def _positions_before(self, rows: Sequence[int], reasoning: TokenIds) -> list[int]:
         """The rows of hidden states before each token of a response, from those behind each token that stays:
         a token that ended the reasoning and the first of the answer prefix come behind the same one."""
-        end = len(self._kept_ids(reasoning))
+        end = len(self._without_stop(reasoning))
         return [*rows[: end + 1], *rows[end if end < len(reasoning) else end + 1 :]]
 
-    def _candidate_logprobs(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
-        """[S, C] log-probabilities of each prompt's candidates behind the text of that number, on the CPU."""
-        size = self.responses_per_forward
-        chunks = [
-            self._score(answered[start : start + size], output) for start in range(0, len(answered), size)
-        ]
-        width = max(chunk.shape[1] for chunk in chunks)
-        return torch.cat(
-            [nn.functional.pad(chunk, (0, width - chunk.shape[1]), value=-torch.inf) for chunk in chunks]
-        )
-
     def _score(self, answered: Sequence[tuple[Prompt, int]], output: GenerationOutput) -> Tensor:
-        """`_candidate_logprobs` in one pass."""
-        prompts, rows = [prompt for prompt, _ in answered], [row for _, row in answered]
+        """[S, C] log-probabilities of each prompt's candidates behind the text of that number, on the CPU."""
+        prompts, rows = zip(*answered, strict=True)
         texts = [output.responses[row].token_ids for row in rows]
         ends = self.choice.sequences(prompts)
         if output.kv_cache is None:
             bodies = [
-                p.token_ids + self._kept_ids(text) + self.prefix_ids
+                p.token_ids + self._without_stop(text) + self.prefix_ids
                 for p, text in zip(prompts, texts, strict=True)
             ]
-            sequences = [
-                body + end for body, of_prompt in zip(bodies, ends, strict=True) for end in of_prompt
-            ]
-            lengths = [len(body) for body, of_prompt in zip(bodies, ends, strict=True) for _ in of_prompt]
-            states, index = self.llm.hidden_states(sequences, lengths, row_length=self.row_length)
-            of_ends = iter(index)
-            positions = [[next(of_ends) for _ in of_prompt] for of_prompt in ends]
+            states, positions = self._run_continuations(bodies, list(map(len, bodies)), ends)
         else:
-            tails = [self._kept_ids(text[-1:]) + self.prefix_ids for text in texts]
-            states, positions = _extended(self.llm, output.kv_cache, rows, tails, ends)
+            tails = [self._without_stop(text[-1:]) + self.prefix_ids for text in texts]
+            room = max(map(len, tails)) + max(len(build_token_trie(of_prompt)) for of_prompt in ends)
+            kv_cache = output.kv_cache.select(rows, room)
+            states = kv_cache.extend(self.llm, tails)
+            last = [end - 1 for end in accumulate(map(len, tails))]
+            states, positions = run_branches(self.llm, kv_cache, states[last], ends)
         return self.choice.logprobs(self.llm, prompts, states, positions).cpu()
 
     def _decided(self, prompt: Prompt, text: Response, choice: int, logprob: float) -> Response:
-        """The response of a text, the answer prefix and a candidate."""
         candidate_ids = prompt.candidate_ids[choice]
         before, after = len(self.prefix_ids), len(candidate_ids) - 1
         return Response(
@@ -190,24 +170,8 @@ class ThinkPolicy(TextPolicy):
             action_mask=(*text.action_mask, *(False,) * before, True, *(False,) * after),
             choice=choice,
             action_text=prompt.candidates[choice],
-            history_ids=self._kept_ids(text.token_ids) + self.prefix_ids + candidate_ids,
+            history_ids=self._without_stop(text.token_ids) + self.prefix_ids + candidate_ids,
         )
-
-
-def _extended(
-    llm: ValueHeadLLM,
-    kv_cache: KVCache,
-    rows: Sequence[int],
-    tails: Sequence[TokenIds],
-    ends: Sequence[Sequence[TokenIds]],
-) -> tuple[Tensor, list[list[list[int]]]]:
-    """Hidden states [K, H] of these rows of the cache extended by their tails and by each of their ends, and
-    for each row and end the rows of them from the tail's last token on."""
-    room = max(map(len, tails)) + max(len(build_token_trie(of_row)) for of_row in ends)
-    selected = kv_cache.select(rows, room)
-    states = selected.extend(llm, tails)
-    last = torch.tensor([len(tail) for tail in tails], device=states.device).cumsum(0) - 1
-    return run_branches(llm, selected, states[last], ends)
 
 
 def sample(logprobs: Tensor, generator: torch.Generator | None) -> Tensor:
