@@ -62,7 +62,7 @@ class RandomFrozenLakeEnv(gymnasium.Env):
                 "map": gymnasium.spaces.Text(size * (size + 1) - 1, charset="SFHG\n"),
             }
         )
-        self._lake: Any = None
+        self._lake = self.lake(first_map)
 
     def lake(self, number: int) -> FrozenLakeEnv:
         """The lake of a map's number."""
@@ -85,18 +85,14 @@ class RandomFrozenLakeEnv(gymnasium.Env):
         return self._observation(position), info
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict]:
-        assert self._lake is not None, "reset before the first step"
         position, *outcome = self._lake.step(action)
         return self._observation(position), *outcome
 
     def render(self) -> Any:
-        assert self._lake is not None, "reset before rendering"
         return self._lake.render()
 
     def close(self) -> None:
-        if self._lake is not None:
-            self._lake.close()
-            self._lake = None
+        self._lake.close()
 
     def _observation(self, position: int) -> dict[str, Any]:
         return {"position": position, "map": "\n".join(map_rows(self._lake))}
