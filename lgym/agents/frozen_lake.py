@@ -11,8 +11,8 @@ from lgym.agents.grid import offset_text, sides_text
 from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, map_rows, reference_returns
 from lgym.types import ConfigError
 
+# Row and column offset of each action, in the order of Gymnasium's numbers
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Row and column offset of each action, in the order of Gymnasium's numbers."""
 
 CELLS = {"S": "Ice", "F": "Ice", "G": "Ice", "H": "Hole"}
 

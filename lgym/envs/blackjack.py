@@ -17,9 +17,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+# An observation: the player's total, the dealer's card (1 = ace), whether the player's ace counts 11 (0 or 1)
 State: TypeAlias = tuple[int, int, int]
-"""An observation: the player's total, the dealer's card (1 = ace), whether the player's ace counts 11 (0 or
-1)."""
 
 STAY, HIT = 0, 1
 

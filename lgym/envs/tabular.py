@@ -11,16 +11,17 @@ import numpy as np
 
 
 class Tables(NamedTuple):
-    """Transition, reward and start tables of an environment."""
+    """Transition, reward and start tables of an environment.
+
+    Attributes:
+        transitions: P(s' | s, a) and the episode goes on, [S, A, S].
+        rewards: the mean reward of an action in a state, [S, A].
+        start: the probability of each state after `reset`, [S].
+    """
 
     transitions: np.ndarray
-    """P(s' | s, a) and the episode goes on, [S, A, S]."""
-
     rewards: np.ndarray
-    """The mean reward of an action in a state, [S, A]."""
-
     start: np.ndarray
-    """The probability of each state after `reset`, [S]."""
 
 
 def tables(env: Any) -> Tables:

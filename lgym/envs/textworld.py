@@ -14,8 +14,8 @@ LONGEST = 10_000  # the maximum characters of an observation; a longer one is cu
 
 LONGEST_COMMAND = 198  # the characters that the games' interpreter reads
 
+# The characters that the interpreter can print, and a new line
 CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
-"""The characters that the interpreter can print, and a new line."""
 
 CANNOT = "You can't do that."
 

@@ -12,8 +12,7 @@ from lgym.types import ConfigError
 
 Summarize = Callable[[Sequence[RememberedTurn]], str]
 
-CACHED_QUERIES = 100_000
-"""Observations whose memories are cached. Beyond it the cache is cleared."""
+CACHED_QUERIES = 100_000  # observations whose memories are cached; beyond it the cache is cleared
 
 
 @dataclass
@@ -151,7 +150,7 @@ class EpisodicMemory:
             if self.unit == "episode":
                 yield turns, returns_to_go[0]
             else:
-                yield from (((turn,), value) for turn, value in zip(turns, returns_to_go, strict=True))
+                yield from zip([(turn,) for turn in turns], returns_to_go, strict=True)
 
     def _update_index(self) -> None:
         weights = self._weights()
