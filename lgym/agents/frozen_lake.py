@@ -45,7 +45,6 @@ class FrozenLakeAgent(TextAgent):
         self.show_map = show_map
         self._given_rows = map_rows
         self._given_slippery = is_slippery
-        self._lake: FrozenLakeEnv | RandomFrozenLakeEnv
         self._read_lake(
             FrozenLakeEnv(desc=list(map_rows or MAPS["4x4"]), is_slippery=bool(is_slippery)), STEPS
         )

@@ -43,8 +43,14 @@ def strategy_chart(hit_probability: np.ndarray, *, title: str = "") -> Figure:
         _draw_panel(axes, cells, soft, lowest)
     legend = figure.add_axes((0.55, 0.27, 0.43, 0.025), label="colors")
     figure.colorbar(axes.images[0], cax=legend, orientation="horizontal", label="probability of hit")
-    explanation = "H hit, S stay: the likelier action\nblack frame: not the optimal action"
-    figure.text(0.55, 0.155, explanation, fontsize=10, va="top", linespacing=1.7)
+    figure.text(
+        0.55,
+        0.155,
+        "H hit, S stay: the likelier action\nblack frame: not the optimal action",
+        fontsize=10,
+        va="top",
+        linespacing=1.7,
+    )
     return figure
 
 
@@ -56,7 +62,6 @@ def chart_array(figure: Figure) -> np.ndarray:
 
 
 def _draw_panel(axes: Axes, cells: dict[blackjack.State, tuple[float, bool]], soft: int, lowest: int) -> None:
-    """Draw the probability of a hit and whether the action is optimal, of the hands of one kind."""
     totals = range(21, lowest - 1, -1)
     probabilities = [[cells[total, card, soft][0] for card in _COLUMNS] for total in totals]
     axes.imshow(probabilities, cmap=_COLORS, vmin=0, vmax=1, aspect="auto")
@@ -77,7 +82,7 @@ def _draw_panel(axes: Axes, cells: dict[blackjack.State, tuple[float, bool]], so
                 Rectangle(corner, 0.88, 0.84, fill=False, edgecolor="black", linewidth=2, zorder=3)
             )
     axes.set_xticks(range(10), ["A" if card == 1 else str(card) for card in _COLUMNS])
-    axes.set_yticks(range(len(totals)), [str(total) for total in totals])
+    axes.set_yticks(range(len(totals)), list(map(str, totals)))
     axes.set_xticks(np.arange(0.5, 9), minor=True)
     axes.set_yticks(np.arange(0.5, len(totals) - 1), minor=True)
     axes.grid(which="minor", color="white", linewidth=1)

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
-from lgym.envs.tabular import optimal_value, tables, uniform_value
+from lgym.envs import tabular
 from lgym.types import ConfigError
 
 STEPS = 100  # the time limit that the 4x4 lake is registered with
@@ -117,5 +117,4 @@ def reference_returns(env: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int = STE
         numbers = range(env.first_map, env.first_map + min(env.maps, REFERENCE_MAPS))
         returns = [reference_returns(env.lake(number), steps) for number in numbers]
         return {name: float(np.mean([values[name] for values in returns])) for name in returns[0]}
-    mdp = tables(env)
-    return {"random": uniform_value(mdp, steps), "optimal": optimal_value(mdp, steps)}
+    return tabular.reference_returns(env, steps)

@@ -101,8 +101,8 @@ def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int,
     for seed in range(first_game, first_game + games):
         rng = random.Random(seed)
         recipe = [rng.randint(low, high) for low, high in ranges]
-        name = "rooms{}-objects{}-quest{}-seed{}.z8".format(*recipe, seed)
-        recipes[_folder() / name] = partial(_generate, *recipe, seed)
+        path = _folder() / "rooms{}-objects{}-quest{}-seed{}.z8".format(*recipe, seed)
+        recipes[path] = partial(_generate, *recipe, seed)
     return Games(recipes)
 
 
