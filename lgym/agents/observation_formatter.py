@@ -105,15 +105,14 @@ class ObservationFormatter:
                 _labeled(label, "yes" if flag else "no")
                 for label, flag in zip(labels, np.ravel(flags).tolist(), strict=True)
             ]
-        formats = [self._number_formatter(*part) for part in zip(labels, decimals, strict=True)]
-        return lambda array: [
-            format_part(number) for format_part, number in zip(formats, np.ravel(array).tolist(), strict=True)
+        numbers = [
+            (label, self._decimals(label, places), self._setting("units", label, ""))
+            for label, places in zip(labels, decimals, strict=True)
         ]
-
-    def _number_formatter(self, label: str, decimals: int | None) -> Callable[[float], str]:
-        places = self._decimals(label, decimals)
-        unit = self._setting("units", label, "")
-        return lambda number: _labeled(label, f"{format_number(number, places)} {unit}".rstrip())
+        return lambda array: [
+            _labeled(label, f"{format_number(number, places)} {unit}".rstrip())
+            for (label, places, unit), number in zip(numbers, np.ravel(array).tolist(), strict=True)
+        ]
 
     def _setting(self, setting: str, label: str, default: Any) -> Any:
         self._labels[setting].add(label)

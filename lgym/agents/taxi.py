@@ -48,9 +48,7 @@ class TaxiAgent(TextAgent):
             self._steps = (env.spec and env.spec.max_episode_steps) or 10_000
 
     def format_observation(self, observation: int) -> str:
-        row, column, passenger, destination = (
-            int(part) for part in np.unravel_index(observation, (5, 5, 5, 4))
-        )
+        row, column, passenger, destination = map(int, np.unravel_index(observation, (5, 5, 5, 4)))
         goal_row, goal_column = STANDS[destination if passenger == IN_TAXI else passenger]
         goal = "Destination" if passenger == IN_TAXI else "Passenger"
         cells = MAP[row + 1]  # each cell stands between two borders, ':' where one can pass

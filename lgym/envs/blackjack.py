@@ -116,8 +116,9 @@ def _draw(total: int, soft: int, card: int) -> int:
 
 def _after_draw(total: int, soft: int) -> np.ndarray:
     """P(row after one more card), [29]."""
-    rows = [_draw(total, soft, card) for card in range(1, 11)]
-    return np.bincount(rows, weights=_CARD_PROBABILITY, minlength=_BUST + 1)
+    return np.bincount(
+        [_draw(total, soft, card) for card in range(1, 11)], weights=_CARD_PROBABILITY, minlength=_BUST + 1
+    )
 
 
 @cache

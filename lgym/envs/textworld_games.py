@@ -100,9 +100,9 @@ def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int,
     recipes = {}
     for seed in range(first_game, first_game + games):
         rng = random.Random(seed)
-        recipe = [rng.randint(low, high) for low, high in ranges]
-        path = _folder() / "rooms{}-objects{}-quest{}-seed{}.z8".format(*recipe, seed)
-        recipes[path] = partial(_generate, *recipe, seed)
+        n_rooms, n_objects, steps = (rng.randint(low, high) for low, high in ranges)
+        path = _folder() / f"rooms{n_rooms}-objects{n_objects}-quest{steps}-seed{seed}.z8"
+        recipes[path] = partial(_generate, n_rooms, n_objects, steps, seed)
     return Games(recipes)
 
 

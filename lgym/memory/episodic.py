@@ -138,8 +138,9 @@ class EpisodicMemory:
                 f"{self.unit}. Go on with unit: {state['unit']}, or train anew."
             )
         self._rollouts = state["rollouts"]
-        entries = [_Entry(**fields) for fields in state["entries"]]
-        self._entries = {(entry.observation_text, entry.content): entry for entry in entries}
+        self._entries = {
+            (fields["observation_text"], fields["content"]): _Entry(**fields) for fields in state["entries"]
+        }
         self._update_index()
 
     def _units(
