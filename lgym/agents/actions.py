@@ -19,13 +19,15 @@ Names: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
 
 
 class ActionVocabulary(ABC):
-    """An action space as texts."""
+    """An action space as texts.
+
+    Attributes:
+        count: the number of actions; `None` for texts.
+        answer_format: the form of the answer, as a sentence for the prompt.
+    """
 
     count: int | None = None
-    """The number of actions; `None` for texts."""
-
     answer_format: str
-    """The form of the answer, as a sentence for the prompt."""
 
     def texts(self) -> tuple[str, ...]:
         """The text of every action, in the environment's order; none where there is no list of them."""

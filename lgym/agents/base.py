@@ -32,37 +32,34 @@ class TextAgent(ABC):
     override `extract_action`; with no `actions` at all the model answers in free text. Free text is read by
     `parse`: a JSON response by its `json_key`, other forms by a `pattern`, and whatever else by
     `extract_action`. The text of memories, if the run has any, is made by `summarize` and `render_memory`.
+
+    Attributes:
+        actions: the names of a `Discrete` space's actions, in the order of their numbers from 0; empty where
+            not needed.
+        json_key: the key of the action in a JSON response, such as `{"action": "up"}`; `None` reads no JSON.
+        pattern: a regular expression for responses such as `Action: up`: of its last match the group named
+            action, else the first group, else the whole is the action. It sees a response's last 10,000
+            characters; one that backtracks without end is not stopped.
+        fallback: the action where none can be parsed from the response:
+
+            - penalize (the default): the environment waits, the reward is `penalty`, and the same observation
+              is shown again;
+            - random: any action of the environment's action space; default: `default_action`; repeat: the
+              action before (at the start of an episode, any);
+            - end_episode: the reward is `penalty` and the episode is over.
+        penalty: in units of the environment's rewards, -1 by default.
+        default_action: for `fallback = "default"`.
+        patience: with `penalize`, the parse failures in a row after which the episode is over, 5 by default:
+            terminated, not truncated, since a value for the penalties still to come would grow without bound.
     """
 
     actions: Sequence[str] = ()
-    """The names of a `Discrete` space's actions, in the order of their numbers from 0; empty where not
-    needed."""
-
     json_key: str | None = "action"
-    """The key of the action in a JSON response, such as `{"action": "up"}`; `None` reads no JSON."""
-
     pattern: str | None = None
-    """A regular expression for responses such as `Action: up`: of its last match the group named action, else
-    the first group, else the whole is the action. It sees a response's last 10,000 characters; one that
-    backtracks without end is not stopped."""
-
     fallback: Fallback = "penalize"
-    """The action where none can be parsed from the response:
-
-    - penalize: the environment waits, the reward is `penalty`, and the same observation is shown again;
-    - random: any action of the environment's action space; default: `default_action`; repeat: the action
-      before (at the start of an episode, any);
-    - end_episode: the reward is `penalty` and the episode is over."""
-
     penalty: float = -1.0
-    """In units of the environment's rewards."""
-
     default_action: Any = None
-    """For `fallback = "default"`."""
-
     patience: int = 5
-    """With `penalize`, the parse failures in a row after which the episode is over: terminated, not
-    truncated, since a value for the penalties still to come would grow without bound."""
 
     @property
     @abstractmethod
@@ -147,9 +144,9 @@ class TextAgent(ABC):
             TypeError: if `actions` is empty, as there is then nothing to compare with.
         """
         if not self.actions:
-            name = type(self).__name__
             raise TypeError(
-                f"{name} has no `actions` to find {text!r} in: list them, or override `extract_action`"
+                f"{type(self).__name__} has no `actions` to find {text!r} in: list them, or override "
+                "`extract_action`"
             )
         number = named_action(text, self.actions)
         if number is not None:

@@ -8,35 +8,31 @@ import numpy as np
 from lgym.agents.base import TextAgent
 from lgym.envs import blackjack
 
+# The words for 0 to 21: most tokenizers have one token for each, and one or more for every digit
 NUMBERS = (
-    *(
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-    ),
-    *(
-        "thirteen",
-        "fourteen",
-        "fifteen",
-        "sixteen",
-        "seventeen",
-        "eighteen",
-        "nineteen",
-        "twenty",
-        "twenty-one",
-    ),
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+    "twenty",
+    "twenty-one",
 )
-"""The words for 0 to 21: most tokenizers have one token for each, and one or more for every digit."""
 
 
 class BlackjackAgent(TextAgent):
@@ -61,13 +57,12 @@ class BlackjackAgent(TextAgent):
     def reference_returns(self) -> dict[str, float]:
         """Exact expected returns under the environment's default rules (`natural=False, sab=False`)."""
         below_17 = np.array([player_sum < 17 for player_sum, _, _ in blackjack.states()], dtype=float)
-        policies = {
-            "random": np.full(len(below_17), 0.5),
-            "always stay": np.zeros(len(below_17)),
-            "hit below 17": below_17,
-            "optimal": blackjack.optimal_policy(),
+        return {
+            "random": blackjack.policy_value(np.full_like(below_17, 0.5)),
+            "always stay": blackjack.policy_value(np.zeros_like(below_17)),
+            "hit below 17": blackjack.policy_value(below_17),
+            "optimal": blackjack.policy_value(blackjack.optimal_policy()),
         }
-        return {name: blackjack.policy_value(hit_probability) for name, hit_probability in policies.items()}
 
 
 class BlackjackJsonAgent(BlackjackAgent):

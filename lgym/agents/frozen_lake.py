@@ -11,8 +11,8 @@ from lgym.agents.grid import offset_text, sides_text
 from lgym.envs.frozen_lake import STEPS, RandomFrozenLakeEnv, map_rows, reference_returns
 from lgym.types import ConfigError
 
+# Row and column offset of each action, in the order of Gymnasium's numbers
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Row and column offset of each action, in the order of Gymnasium's numbers."""
 
 CELLS = {"S": "Ice", "F": "Ice", "G": "Ice", "H": "Hole"}
 
@@ -45,7 +45,6 @@ class FrozenLakeAgent(TextAgent):
         self.show_map = show_map
         self._given_rows = map_rows
         self._given_slippery = is_slippery
-        self._lake: FrozenLakeEnv | RandomFrozenLakeEnv
         self._read_lake(
             FrozenLakeEnv(desc=list(map_rows or MAPS["4x4"]), is_slippery=bool(is_slippery)), STEPS
         )

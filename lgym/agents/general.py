@@ -58,9 +58,7 @@ class GeneralAgent(TextAgent):
         if pattern is not None and (fault := pattern_fault(pattern)) is not None:
             raise ConfigError(f"pattern is {pattern!r}: {fault}.")
         self.task = task
-        self.names = names
-        self.decimals = decimals
-        self.units = units
+        self.observation_settings: dict[str, Any] = {"names": names, "decimals": decimals, "units": units}
         self.action_mask = action_mask
         self.max_candidates = max_candidates
         self.pattern = pattern
@@ -72,12 +70,12 @@ class GeneralAgent(TextAgent):
         """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not
         fit."""
         vocabulary = action_vocabulary(env, self._action_names)
-        formatter = ObservationFormatter(env.observation_space, self.names, self.decimals, self.units)
-        task = (
-            self.task
-            or f"You play {env.spec.name if env.spec is not None else type(env.unwrapped).__name__}."
+        env_name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
+        self._bound = _Bound(
+            vocabulary,
+            ObservationFormatter(env.observation_space, **self.observation_settings),
+            f"{(self.task or f'You play {env_name}.').rstrip()} {vocabulary.answer_format}",
         )
-        self._bound = _Bound(vocabulary, formatter, f"{task.rstrip()} {vocabulary.answer_format}")
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
         self.actions = vocabulary.texts() if is_list else ()
 

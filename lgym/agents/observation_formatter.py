@@ -12,8 +12,7 @@ from lgym.types import ConfigError
 
 MAX_NUMBERS = 256  # the numbers of one box that are still read out
 
-Format: TypeAlias = Callable[[Any], list[str]]
-"""The parts of an observation as texts."""
+Format: TypeAlias = Callable[[Any], list[str]]  # the parts of an observation as texts
 
 
 class ObservationFormatter:
@@ -62,15 +61,9 @@ class ObservationFormatter:
 
     def _formatter(self, space: gymnasium.Space[Any], label: str) -> Format:
         if isinstance(space, Dict):
-            return _each(
-                [(key, self._formatter(part, _join(label, str(key)))) for key, part in space.items()]
-            )
+            return self._parts_formatter(space.spaces, label, list(map(str, space)))
         if isinstance(space, Tuple):
-            names = self._names(label, len(space.spaces))
-            parts = [
-                self._formatter(part, _join(label, name)) for part, name in zip(space, names, strict=True)
-            ]
-            return _each(list(enumerate(parts)))
+            return self._parts_formatter(dict(enumerate(space)), label, self._names(label, len(space)))
         if isinstance(space, Text):
             return lambda text: [_labeled(label, str(text))]
         if isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
@@ -79,6 +72,17 @@ class ObservationFormatter:
             f"{_part(label)} is {space}, which the general agent cannot describe. Turn it into one that it "
             "can with a wrapper (data.wrappers), or write an agent: format_observation is one method."
         )
+
+    def _parts_formatter(
+        self, parts: Mapping[Any, gymnasium.Space[Any]], label: str, names: Sequence[str]
+    ) -> Format:
+        formats = [
+            (key, self._formatter(part, _join(label, name)))
+            for (key, part), name in zip(parts.items(), names, strict=True)
+        ]
+        return lambda observation: [
+            text for key, format_part in formats for text in format_part(observation[key])
+        ]
 
     def _array_formatter(self, space: Box | Discrete | MultiBinary | MultiDiscrete, label: str) -> Format:
         shape = tuple(space.shape or ())
@@ -96,21 +100,21 @@ class ObservationFormatter:
             return lambda array: [_labeled(label, _format_rows(array, places))]
         is_single = size == 1 and label not in self._settings["names"]
         labels = [_join(label, name) for name in ([""] if is_single else self._names(label, size))]
-        is_flag = isinstance(space, MultiBinary)
-        formats = [self._number_formatter(*part, is_flag) for part in zip(labels, decimals, strict=True)]
+        if isinstance(space, MultiBinary):
+            return lambda flags: [
+                _labeled(label, "yes" if flag else "no")
+                for label, flag in zip(labels, np.ravel(flags).tolist(), strict=True)
+            ]
+        numbers = [
+            (label, self._decimals(label, places), self._setting("units", label, ""))
+            for label, places in zip(labels, decimals, strict=True)
+        ]
         return lambda array: [
-            format_part(number) for format_part, number in zip(formats, np.ravel(array).tolist(), strict=True)
+            _labeled(label, f"{format_number(number, places)} {unit}".rstrip())
+            for (label, places, unit), number in zip(numbers, np.ravel(array).tolist(), strict=True)
         ]
 
-    def _number_formatter(self, label: str, decimals: int | None, is_flag: bool) -> Callable[[float], str]:
-        if is_flag:
-            return lambda number: _labeled(label, "yes" if number else "no")
-        places = self._decimals(label, decimals)
-        unit = self._setting("units", label)
-        suffix = "" if unit is None else f" {unit}"
-        return lambda number: _labeled(label, f"{format_number(number, places)}{suffix}")
-
-    def _setting(self, setting: str, label: str, default: Any = None) -> Any:
+    def _setting(self, setting: str, label: str, default: Any) -> Any:
         self._labels[setting].add(label)
         return self._settings[setting].get(label, default)
 
@@ -118,13 +122,10 @@ class ObservationFormatter:
         if decimals is None:  # whole numbers have none, whatever is set
             return None
         default = decimals if self._default_decimals is None else self._default_decimals
-        setting: int | None = self._setting("decimals", label, default)
-        return setting
+        return int(self._setting("decimals", label, default))
 
     def _names(self, label: str, count: int) -> Sequence[str]:
-        names: Sequence[str] | None = self._setting("names", label)
-        if names is None:
-            return [str(number) for number in range(count)]
+        names: Sequence[str] = self._setting("names", label, [str(number) for number in range(count)])
         if len(names) != count or len(set(names)) < count:
             raise ConfigError(
                 f"names has {list(names)} for {_part(label)}, which needs {count} different names."
@@ -154,12 +155,6 @@ def format_number(number: float, decimals: int | None) -> str:
 
 def _format_rows(array: Any, decimals: int | None) -> str:
     return "\n".join(" ".join(format_number(x, decimals) for x in row) for row in np.asarray(array).tolist())
-
-
-def _each(formats: Sequence[tuple[Any, Format]]) -> Format:
-    return lambda observation: [
-        text for key, format_part in formats for text in format_part(observation[key])
-    ]
 
 
 def _join(label: str, name: str) -> str:

@@ -17,8 +17,7 @@ from lgym.types import ParsedAction
 
 JSON_LENGTH = 100_000  # the characters, from the end of a text, that are searched for JSON
 
-JSON_WORK = 1_000_000
-"""The characters that may be read in vain in the search. A text that takes more holds no JSON."""
+JSON_WORK = 1_000_000  # the characters that may be read in vain; a text that takes more holds no JSON
 
 JSON_TRY = 500  # the least cost of one failed try, in characters: an error counts the lines before it
 
@@ -26,13 +25,6 @@ PATTERN_LENGTH = 10_000  # the characters, from the end of a text, that are sear
 
 _OPENING = re.compile(r'\{[ \t\n\r]*["}]')
 _STARTS_WITH_A_NUMBER = re.compile(r"\s*[-+.]?\d")
-
-_DECODER = json.JSONDecoder(
-    parse_int=lambda digits: (
-        int(digits) if len(digits) <= 100 else float(digits)
-    ),  # Python refuses thousands of digits
-    strict=False,  # models break lines inside strings
-)
 
 
 def last_json_object(text: str, key: str | None = None) -> dict[str, Any] | None:
@@ -43,31 +35,32 @@ def last_json_object(text: str, key: str | None = None) -> dict[str, Any] | None
     as valid.
     """
     text = text[-JSON_LENGTH:]
+    completed: list[dict[str, Any]] = []  # in one try; an object after those inside it
+
+    def complete(value: dict[str, Any]) -> dict[str, Any]:
+        if key is None or key in value:
+            completed.append(value)
+        return value
+
+    # Not strict: models break lines inside strings.
+    decoder = json.JSONDecoder(object_hook=complete, parse_int=_parse_int, strict=False)
     last, start, work = None, 0, 0
     while work < JSON_WORK and (opening := _OPENING.search(text, start)):
         start = opening.start()
+        completed.clear()
         try:
-            outermost, end = _DECODER.raw_decode(text, start)
+            _, start = decoder.raw_decode(text, start)
         except (json.JSONDecodeError, RecursionError) as error:
             read = error.pos - start if isinstance(error, json.JSONDecodeError) else len(text) - start
             work += max(read, JSON_TRY)
             start += 1
         else:
-            start = end
-            found = outermost if key is None else _object_with(key, outermost)
-            last = last if found is None else found
+            last = completed[-1] if completed else last
     return last if work < JSON_WORK else None  # the last of a part need not be the last of the whole
 
 
-def _object_with(key: str, value: Any) -> dict[str, Any] | None:
-    stack = [value]  # not a recursion: objects may be nested almost as deep as Python's stack
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict) and key in value:
-            return value
-        if isinstance(value, dict | list):
-            stack.extend(value.values() if isinstance(value, dict) else value)
-    return None
+def _parse_int(digits: str) -> int | float:
+    return int(digits) if len(digits) <= 100 else float(digits)  # Python refuses thousands of digits
 
 
 def pattern_fault(pattern: Any) -> str | None:
@@ -159,6 +152,6 @@ def read_action(
 
 def _values(text: str, json_key: str | None, pattern: str | None) -> Iterator[tuple[str, Any]]:
     if json_key is not None and (found := last_json_object(text, json_key)) is not None:
-        yield f"the reply's JSON {json_key!r}", found[json_key]
+        yield f"the response's JSON {json_key!r}", found[json_key]
     if pattern is not None and (match := last_match(text, pattern)) is not None:
         yield "the pattern's match", match

@@ -10,7 +10,7 @@ from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 
 from lgym.agents.base import TextAgent
 from lgym.agents.grid import offset_text, sides_text
-from lgym.envs.taxi import reference_returns
+from lgym.envs.tabular import reference_returns
 
 STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))  # row and column of the red, green, yellow and blue stand
 
@@ -38,23 +38,17 @@ class TaxiAgent(TextAgent):
 
     def __init__(self, allowed_only: bool = True) -> None:
         self.allowed_only = allowed_only
-        self._settings: dict[str, Any] | None = {}
+        self._taxi: TaxiEnv | None = None
+        self._steps = 200  # the time limit that the environment is registered with
 
     def bind(self, env: gymnasium.Env) -> None:
-        """Read the settings that the reference returns depend on."""
-        taxi = env.unwrapped
-        if isinstance(taxi, TaxiEnv):
-            settings = {
-                "is_rainy": len(taxi.P[0][0]) > 1,
-                "rainy_probability": taxi.rainy_probability,
-                "steps": (env.spec and env.spec.max_episode_steps) or 10_000,
-            }
-            self._settings = None if taxi.fickle_passenger else settings
+        """Read the tables and the time limit that the reference returns depend on."""
+        if isinstance(env.unwrapped, TaxiEnv):
+            self._taxi = env.unwrapped
+            self._steps = (env.spec and env.spec.max_episode_steps) or 10_000
 
     def format_observation(self, observation: int) -> str:
-        row, column, passenger, destination = (
-            int(part) for part in np.unravel_index(observation, (5, 5, 5, 4))
-        )
+        row, column, passenger, destination = map(int, np.unravel_index(observation, (5, 5, 5, 4)))
         goal_row, goal_column = STANDS[destination if passenger == IN_TAXI else passenger]
         goal = "Destination" if passenger == IN_TAXI else "Passenger"
         cells = MAP[row + 1]  # each cell stands between two borders, ':' where one can pass
@@ -65,8 +59,10 @@ class TaxiAgent(TextAgent):
             "up": row == 0,
         }
         sides = {side: "Wall" if wall else "Free" for side, wall in walls.items()}
-        offset = offset_text(goal_row - row, goal_column - column)
-        return f"{sides_text(sides, ('Free', 'Wall'))}. {goal}: {offset}"
+        return (
+            f"{sides_text(sides, ('Free', 'Wall'))}. "
+            f"{goal}: {offset_text(goal_row - row, goal_column - column)}"
+        )
 
     def candidates(self, observation: int, info: Mapping[str, Any]) -> Sequence[str]:
         mask = info.get("action_mask") if self.allowed_only else None
@@ -75,4 +71,5 @@ class TaxiAgent(TextAgent):
     def reference_returns(self) -> dict[str, float]:
         """Exact mean returns within the time limit; none for a fickle passenger, who is not in the
         environment's tables."""
-        return {} if self._settings is None else dict(reference_returns(**self._settings))
+        taxi = self._taxi or TaxiEnv()
+        return {} if taxi.fickle_passenger else reference_returns(taxi, self._steps)

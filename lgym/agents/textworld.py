@@ -48,12 +48,11 @@ class TextWorldAgent(TextAgent):
 
     @property
     def system_prompt(self) -> str:
-        form = (
-            "Answer with one command, such as command: go east"
-            if self.free_text
-            else "Answer with one command."
+        example = ", such as command: go east" if self.free_text else "."
+        return (
+            "You play a text adventure. Do the steps of the goal in their order. "
+            f"Answer with one command{example}"
         )
-        return f"You play a text adventure. Do the steps of the goal in their order. {form}"
 
     def format_observation(self, observation: str) -> str:
         lines = parts(observation)
@@ -69,9 +68,10 @@ class TextWorldAgent(TextAgent):
 
     def candidates(self, observation: str, info: Mapping[str, Any]) -> Sequence[str]:
         prefix = "command: " if self.free_text else ""
-        commands = sorted(info["admissible_commands"])
         return [
-            prefix + command for command in commands if self.idle_commands or not command.startswith(IDLE)
+            prefix + command
+            for command in sorted(info["admissible_commands"])
+            if self.idle_commands or not command.startswith(IDLE)
         ]
 
     def extract_action(self, text: str) -> ParsedAction:

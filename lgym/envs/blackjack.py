@@ -17,9 +17,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+# An observation: the player's total, the dealer's card (1 = ace), whether the player's ace counts 11 (0 or 1)
 State: TypeAlias = tuple[int, int, int]
-"""An observation: the player's total, the dealer's card (1 = ace), whether the player's ace counts 11 (0 or
-1)."""
 
 STAY, HIT = 0, 1
 
@@ -117,8 +116,9 @@ def _draw(total: int, soft: int, card: int) -> int:
 
 def _after_draw(total: int, soft: int) -> np.ndarray:
     """P(row after one more card), [29]."""
-    rows = [_draw(total, soft, card) for card in range(1, 11)]
-    return np.bincount(rows, weights=_CARD_PROBABILITY, minlength=_BUST + 1)
+    return np.bincount(
+        [_draw(total, soft, card) for card in range(1, 11)], weights=_CARD_PROBABILITY, minlength=_BUST + 1
+    )
 
 
 @cache

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
-from lgym.envs.tabular import optimal_value, tables, uniform_value
+from lgym.envs import tabular
 from lgym.types import ConfigError
 
 STEPS = 100  # the time limit that the 4x4 lake is registered with
@@ -62,7 +62,7 @@ class RandomFrozenLakeEnv(gymnasium.Env):
                 "map": gymnasium.spaces.Text(size * (size + 1) - 1, charset="SFHG\n"),
             }
         )
-        self._lake: Any = None
+        self._lake = self.lake(first_map)
 
     def lake(self, number: int) -> FrozenLakeEnv:
         """The lake of a map's number."""
@@ -85,18 +85,14 @@ class RandomFrozenLakeEnv(gymnasium.Env):
         return self._observation(position), info
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict]:
-        assert self._lake is not None, "reset before the first step"
         position, *outcome = self._lake.step(action)
         return self._observation(position), *outcome
 
     def render(self) -> Any:
-        assert self._lake is not None, "reset before rendering"
         return self._lake.render()
 
     def close(self) -> None:
-        if self._lake is not None:
-            self._lake.close()
-            self._lake = None
+        self._lake.close()
 
     def _observation(self, position: int) -> dict[str, Any]:
         return {"position": position, "map": "\n".join(map_rows(self._lake))}
@@ -121,5 +117,4 @@ def reference_returns(env: FrozenLakeEnv | RandomFrozenLakeEnv, steps: int = STE
         numbers = range(env.first_map, env.first_map + min(env.maps, REFERENCE_MAPS))
         returns = [reference_returns(env.lake(number), steps) for number in numbers]
         return {name: float(np.mean([values[name] for values in returns])) for name in returns[0]}
-    mdp = tables(env)
-    return {"random": uniform_value(mdp, steps), "optimal": optimal_value(mdp, steps)}
+    return tabular.reference_returns(env, steps)

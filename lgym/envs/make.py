@@ -11,8 +11,8 @@ from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, Error, Unregi
 
 from lgym.types import ConfigError
 
+# A wrapper class such as `gymnasium.wrappers.ClipReward` with its settings
 EnvWrapper: TypeAlias = Callable[[gymnasium.Env], gymnasium.Env]
-"""A wrapper class such as `gymnasium.wrappers.ClipReward` with its settings."""
 
 
 def make_env(

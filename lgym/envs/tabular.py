@@ -11,16 +11,17 @@ import numpy as np
 
 
 class Tables(NamedTuple):
-    """Transition, reward and start tables of an environment."""
+    """Transition, reward and start tables of an environment.
+
+    Attributes:
+        transitions: P(s' | s, a) and the episode goes on, [S, A, S].
+        rewards: the mean reward of an action in a state, [S, A].
+        start: the probability of each state after `reset`, [S].
+    """
 
     transitions: np.ndarray
-    """P(s' | s, a) and the episode goes on, [S, A, S]."""
-
     rewards: np.ndarray
-    """The mean reward of an action in a state, [S, A]."""
-
     start: np.ndarray
-    """The probability of each state after `reset`, [S]."""
 
 
 def tables(env: Any) -> Tables:
@@ -55,11 +56,6 @@ def policy_value(mdp: Tables, policy: np.ndarray, steps: int) -> float:
     return float(mdp.start @ values)
 
 
-def uniform_value(mdp: Tables, steps: int) -> float:
-    """Mean return of an episode of at most `steps` steps of uniformly random actions."""
-    return policy_value(mdp, np.full(mdp.rewards.shape, 1 / mdp.rewards.shape[1]), steps)
-
-
 def optimal_action_values(mdp: Tables, steps: int) -> np.ndarray:
     """Optimal q of each action with `steps` steps left, one or more, [S, A]."""
     values = np.zeros(len(mdp.start))
@@ -72,3 +68,17 @@ def optimal_action_values(mdp: Tables, steps: int) -> np.ndarray:
 def optimal_value(mdp: Tables, steps: int) -> float:
     """Mean return of an episode of at most `steps` steps, played optimally with the steps left known."""
     return float(mdp.start @ optimal_action_values(mdp, steps).max(axis=1))
+
+
+def reference_returns(env: Any, steps: int) -> dict[str, float]:
+    """Mean returns of an episode of at most `steps` steps: of any action, of any that the environment's
+    `action_mask` allows, if it has one, and of the best."""
+    mdp = tables(env)
+    policies = {"random": np.ones_like(mdp.rewards)}
+    if hasattr(env, "action_mask"):
+        policies["random, allowed actions"] = np.stack([env.action_mask(state) for state in env.P])
+    returns = {
+        name: policy_value(mdp, mask / mask.sum(axis=1, keepdims=True), steps)
+        for name, mask in policies.items()
+    }
+    return {**returns, "optimal": optimal_value(mdp, steps)}

@@ -8,15 +8,14 @@ import gymnasium
 from gymnasium.spaces import Text
 from gymnasium.utils import EzPickle
 
-from lgym.envs.textworld_games import Amount, GivenGames, made_games
 from lgym.types import ConfigError
 
 LONGEST = 10_000  # the maximum characters of an observation; a longer one is cut off
 
 LONGEST_COMMAND = 198  # the characters that the games' interpreter reads
 
+# The characters that the interpreter can print, and a new line
 CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
-"""The characters that the interpreter can print, and a new line."""
 
 CANNOT = "You can't do that."
 
@@ -65,9 +64,9 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
 
     def __init__(
         self,
-        rooms: Amount = (2, 3),
-        objects: Amount = 4,
-        quest_length: Amount = (2, 3),
+        rooms: int | Sequence[int] = (2, 3),
+        objects: int | Sequence[int] = 4,
+        quest_length: int | Sequence[int] = (2, 3),
         games: int = 100,
         first_game: int = 0,
         files: str | Sequence[str] | None = None,
@@ -79,6 +78,8 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         )
         try:
             import textworld  # noqa: F401
+
+            from lgym.envs.textworld_games import given_games, made_games
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"lgym/TextWorld-v0 needs a package that this Python does not have ({error}). "
@@ -87,7 +88,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         self.render_mode = render_mode
         self.intermediate_rewards = intermediate_rewards
         amounts = [x if isinstance(x, int) else tuple(x) for x in (rooms, objects, quest_length)]
-        self._games = made_games(*amounts, games, first_game) if files is None else GivenGames(files)
+        self._games = made_games(*amounts, games, first_game) if files is None else given_games(files)
         self._play: Any = None  # TextWorld's own environment of the game
         self._state: Any = None
         self._observation = ""
@@ -99,20 +100,20 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         import textworld
 
         super().reset(seed=seed)
-        count = len(self._games)
+        count = len(self._games.paths)
         self._path = self._games.path(int(self.np_random.integers(count)) if seed is None else seed % count)
         self._end()
-        wanted = (
-            "description",
-            "inventory",
-            "objective",
-            "admissible_commands",
-            "policy_commands",
-            "score",
-            "max_score",
+        infos = textworld.EnvInfos(
+            description=True,
+            inventory=True,
+            objective=True,
+            admissible_commands=True,
+            policy_commands=True,
+            score=True,
+            max_score=True,
         )
         # A fresh interpreter a game: `load` on one that has played leaks its memory.
-        self._play = textworld.start(str(self._path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
+        self._play = textworld.start(str(self._path), infos)
         self._play.seed(1)  # the interpreter's own draws; 0 would be the clock
         self._state = self._play.reset()
         self._length = len(self._state.policy_commands)  # commands to win at the start
@@ -151,26 +152,24 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         return gone / self._length if self.intermediate_rewards and self._length else 0.0
 
     def _observe(self, reply: str | None) -> str:
-        state = self._state
         lines = {
-            "Goal": state.objective,
-            "Place": state.description,
-            "Inventory": state.inventory,
+            "Goal": self._state.objective,
+            "Place": self._state.description,
+            "Inventory": self._state.inventory,
             "Reply": reply,
         }
         text = "\n".join(f"{name}: {' '.join(part.split())}" for name, part in lines.items() if part)
         return text.encode("cp1252", errors="replace").decode("cp1252")[:LONGEST]
 
     def _info(self) -> dict[str, Any]:
-        state = self._state
         return {
-            "admissible_commands": list(state.admissible_commands),
-            "policy_commands": list(state.policy_commands),
-            "won": bool(state.won),
-            "lost": bool(state.lost),
-            "score": int(state.score or 0),
-            "max_score": int(state.max_score),
-            "objective": state.objective,
+            "admissible_commands": list(self._state.admissible_commands),
+            "policy_commands": list(self._state.policy_commands),
+            "won": bool(self._state.won),
+            "lost": bool(self._state.lost),
+            "score": int(self._state.score or 0),
+            "max_score": int(self._state.max_score),
+            "objective": self._state.objective,
             "game": self._path.name,
         }
 

@@ -3,74 +3,61 @@
 TextWorld makes the same game from the same settings and seed on every machine, whatever Python's hash seed
 is. So a game's file is named after these and the version of TextWorld, and processes that compile the same
 one at once do no harm.
+
+Needs TextWorld, which `lgym.envs.textworld` does not before it makes an environment.
 """
 
 import hashlib
 import multiprocessing
 import random
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from glob import glob
 from pathlib import Path
 from typing import Any
 
+from textworld import Game, GameOptions, __version__, generator
 from tqdm import tqdm
 
 from lgym.cache import cache_folder
 from lgym.types import ConfigError
 
-Amount = int | Sequence[int]  # A number, or the lowest and the highest of which each game has its own
+Amount = int | Sequence[int]  # a number, or the lowest and the highest of which each game has its own
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The settings and the seed of one game."""
+class Games:
+    """Games that are compiled when they are first played, with a progress bar.
 
-    rooms: int
-    objects: int
-    quest_length: int
-    seed: int
+    Args:
+        games: the path of each compiled game, with a function that makes the game to compile.
+    """
 
-    @property
-    def path(self) -> Path:
-        """The path of the compiled game."""
-        return (
-            _folder() / f"rooms{self.rooms}-objects{self.objects}-quest{self.quest_length}-seed{self.seed}.z8"
-        )
-
-
-class MadeGames:
-    """A range of games that are generated and compiled when they are first played, with a progress bar."""
-
-    def __init__(self, recipes: Sequence[Recipe]) -> None:
-        self._recipes = recipes
+    def __init__(self, games: Mapping[Path, Callable[[], Game]]) -> None:
+        self.paths = list(games)
+        self._games = games
         self._bar: Any = None
-
-    def __len__(self) -> int:
-        return len(self._recipes)
 
     def path(self, index: int) -> Path:
         """The compiled game. Raises `ValueError` where TextWorld can make none of these settings."""
-        recipe = self._recipes[index]
-        if not recipe.path.exists():
+        path = self.paths[index]
+        if not path.exists():
             if self._bar is None:
                 self._bar = tqdm(
                     desc="TextWorld games compiled",
-                    total=len(self),
-                    initial=sum(recipe.path.exists() for recipe in self._recipes),
+                    total=len(self.paths),
+                    initial=sum(path.exists() for path in self.paths),
                     unit="game",
                     delay=2,
                     leave=False,
                     disable=multiprocessing.parent_process()
                     is not None,  # workers would write over each other
                 )
-            _compile(_generate(recipe), recipe.path)
+            _compile(self._games[path](), path)
             self._bar.update()
-            if all(other.path.exists() for other in self._recipes):
+            if all(path.exists() for path in self.paths):
                 self.close()
-        return recipe.path
+        return path
 
     def close(self) -> None:
         """Close the progress bar."""
@@ -79,7 +66,7 @@ class MadeGames:
             self._bar = None
 
 
-class GivenGames:
+def given_games(files: str | Sequence[str]) -> Games:
     """Games that are files: compiled ones (.z8 with their .json beside), or .json alone, compiled when first
     played.
 
@@ -89,80 +76,51 @@ class GivenGames:
     Raises:
         ValueError: where there is no such file, or one is of another kind.
     """
-
-    def __init__(self, files: str | Sequence[str]) -> None:
-        names = [files] if isinstance(files, str) else files
-        self._paths = list(dict.fromkeys(_compiled_beside(path) for name in names for path in _files(name)))
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def path(self, index: int) -> Path:
-        path = self._paths[index]
-        if path.suffix == ".z8":
-            return path
-        content = path.read_bytes()
-        target = _folder() / f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}.z8"
-        if not target.exists():
-            from textworld import Game
-
-            _compile(Game.load(str(path)), target)
-        return target
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
+    names = [files] if isinstance(files, str) else files
+    paths = [path for name in names for path in _files(name)]
+    return Games({_compiled(path): partial(Game.load, str(path)) for path in paths})
 
 
 @cache
-def made_games(
-    rooms: Amount, objects: Amount, quest_length: Amount, games: int, first_game: int
-) -> MadeGames:
+def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int, first_game: int) -> Games:
     """Games number `first_game` to `first_game + games - 1`.
 
     The same games are the same object, so that they share a progress bar. Where an amount is a range, a
     game's own is drawn by its number.
     """
-    ranges = {
-        "rooms": _range("rooms", rooms, 1),
-        "objects": _range("objects", objects, 0),
-        "quest_length": _range("quest_length", quest_length, 1),
-    }
+    ranges = (
+        _range("rooms", rooms, 1),
+        _range("objects", objects, 0),
+        _range("quest_length", quest_length, 1),
+    )
     if games < 1 or first_game < 0:
         raise ConfigError(
             f"games is {games} and first_game {first_game}; give 1 or more games, from number 0 or later."
         )
-    recipes = []
-    for number in range(first_game, first_game + games):
-        rng = random.Random(number)
-        amounts = {name: rng.randint(low, high) for name, (low, high) in ranges.items()}
-        recipes.append(Recipe(**amounts, seed=number))
-    return MadeGames(recipes)
+    recipes = {}
+    for seed in range(first_game, first_game + games):
+        rng = random.Random(seed)
+        n_rooms, n_objects, steps = (rng.randint(low, high) for low, high in ranges)
+        path = _folder() / f"rooms{n_rooms}-objects{n_objects}-quest{steps}-seed{seed}.z8"
+        recipes[path] = partial(_generate, n_rooms, n_objects, steps, seed)
+    return Games(recipes)
 
 
-def _range(name: str, amount: Amount, least: int) -> tuple[int, int]:
-    low, high = (
-        (amount, amount)
-        if isinstance(amount, int)
-        else (amount[0], amount[-1])
-        if len(amount) == 2
-        else (0, -1)
-    )
-    if not least <= low <= high:
+def _range(name: str, amount: Amount, least: int) -> Sequence[int]:
+    bounds = (amount, amount) if isinstance(amount, int) else amount
+    if len(bounds) != 2 or not least <= bounds[0] <= bounds[1]:
         raise ConfigError(f"{name} is {amount}; give a number, {least} or more, or [lowest, highest].")
-    return low, high
+    return bounds
 
 
 def _folder() -> Path:
-    import textworld
-
-    return cache_folder() / "textworld" / textworld.__version__
+    return cache_folder() / "textworld" / __version__
 
 
 def _files(name: str) -> list[Path]:
     path = Path(name).expanduser()
-    matches = map(Path, glob(str(path)))
-    paths = (file for file in path.iterdir() if file.suffix in (".z8", ".json")) if path.is_dir() else matches
-    files = sorted(paths)  # so that a game's index does not depend on the disk
+    in_folder = [*path.glob("*.z8"), *path.glob("*.json")]
+    files = sorted(in_folder if path.is_dir() else map(Path, glob(str(path))))  # the same on every disk
     if not files:
         raise ConfigError(
             f"files: there is no game at {name!r}; give .z8 or .json files, a folder of them, or a pattern."
@@ -170,50 +128,47 @@ def _files(name: str) -> list[Path]:
     return files
 
 
-def _compiled_beside(path: Path) -> Path:
+def _compiled(path: Path) -> Path:
+    """The compiled game of a file: itself, the one beside it, or that of its content in the cache."""
     if path.suffix not in (".z8", ".json"):
         raise ConfigError(
             f"files: {str(path)!r} is no game that TextWorld still plays: give .z8 or .json. A .ulx game is "
             "compiled anew from the .json that `tw-make` wrote beside it."
         )
-    if not path.with_suffix(".json").is_file():
-        raise ConfigError(
-            f"files: {str(path)!r} has no {path.with_suffix('.json').name} beside it, which says its "
-            "commands."
-        )
-    return path.with_suffix(".z8") if path.with_suffix(".z8").is_file() else path
+    content = path.with_suffix(".json")
+    if not content.is_file():
+        raise ConfigError(f"files: {str(path)!r} has no {content.name} beside it, which says its commands.")
+    if path.with_suffix(".z8").is_file():
+        return path.with_suffix(".z8")
+    return _folder() / f"{path.stem}-{hashlib.sha256(content.read_bytes()).hexdigest()[:16]}.z8"
 
 
-def _generate(recipe: Recipe) -> Any:
-    from textworld import GameOptions
-    from textworld.generator import QuestGenerationError, make_game
-    from textworld.generator.vtypes import NotEnoughNounsError
-    from textworld.generator.world import NoFreeExitError
-
+def _generate(rooms: int, objects: int, quest_length: int, seed: int) -> Game:
     options = GameOptions()
-    options.nb_rooms = recipe.rooms
-    options.nb_objects = recipe.objects
-    options.quest_length = recipe.quest_length
-    options.seeds = recipe.seed
+    options.nb_rooms = rooms
+    options.nb_objects = objects
+    options.quest_length = quest_length
+    options.seeds = seed
     try:
-        return make_game(options)
-    except (QuestGenerationError, NotEnoughNounsError, NoFreeExitError, AttributeError) as error:
-        # AttributeError: how TextWorld 1.7 fails to say that it has no names left.
+        return generator.make_game(options)
+    except (
+        generator.QuestGenerationError,
+        generator.vtypes.NotEnoughNounsError,
+        generator.world.NoFreeExitError,
+        AttributeError,  # how TextWorld 1.7 fails to say that it has no names left
+    ) as error:
         raise ConfigError(
-            f"TextWorld cannot make a game of {recipe.rooms} rooms, {recipe.objects} objects and a quest of "
-            f"{recipe.quest_length} steps from seed {recipe.seed}: {error}. Give other numbers."
+            f"TextWorld cannot make a game of {rooms} rooms, {objects} objects and a quest of {quest_length} "
+            f"steps from seed {seed}: {error}. Give other numbers."
         ) from error
 
 
-def _compile(game: Any, target: Path) -> None:
+def _compile(game: Game, target: Path) -> None:
     """Compile beside the target, then rename, the .z8 last: where it is, the game is whole."""
-    from textworld import GameOptions
-    from textworld.generator import compile_game
-
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         options = GameOptions()
         options.path = str(Path(scratch) / target.name)
-        compile_game(game, options)
+        generator.compile_game(game, options)
         for suffix in (".json", ".z8"):
             (Path(scratch) / target.name).with_suffix(suffix).replace(target.with_suffix(suffix))

@@ -4,19 +4,19 @@ import multiprocessing
 import pickle
 import signal
 import sys
-import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any
 
 import cloudpickle
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.utils import clear_mpi_env_vars
 
 from lgym.types import LgymError
 
@@ -77,9 +77,8 @@ class LocalEnv:
 class WorkerEnv:
     """An environment in a process of its own, which is started at the first call.
 
-    Gymnasium's `AsyncVectorEnv` of one environment keeps the process, so each can be replaced by itself. Its
-    `call` passes observations, infos and actions as they are: packed into arrays and back, lists and texts
-    would change. There is no autoreset.
+    Observations, infos and actions pass as they are: packed into arrays and back, as Gymnasium's
+    `AsyncVectorEnv` does, lists and texts would change. There is no autoreset.
 
     Args:
         make: makes the environment; called in the worker.
@@ -91,7 +90,7 @@ class WorkerEnv:
         self.name = name
         self._make = cloudpickle.dumps(make)
         self._timeout = timeout
-        self._vector: AsyncVectorEnv | None = None
+        self._process: Any = None
         self._lost: WorkerLostError | None = None
         self._due: float | None = None  # the deadline of the current call; None while there is none
 
@@ -100,9 +99,9 @@ class WorkerEnv:
         if self._lost is not None:
             return
         try:
-            if self._vector is None:
-                self._vector = _start(self._make)
-            self._vector.call_async("ask", method, args, kwargs)
+            if self._process is None:
+                self._process, self._pipe = _start(self._make)
+            self._pipe.send((method, args, kwargs))
         except (EOFError, ConnectionError):
             self._lost = WorkerLostError(f"The worker process of {self.name} died.")
         self._due = time.monotonic() + self._timeout
@@ -116,57 +115,49 @@ class WorkerEnv:
         """
         if self._lost is not None:
             raise self._lost
-        assert self._vector is not None
         assert self._due is not None
         try:
-            [(ok, answer)] = self._vector.call_wait(max(0.0, self._due - time.monotonic()))
-        except multiprocessing.TimeoutError:
-            self._lost = WorkerLostError(
-                f"{self.name} gave no answer within data.env_timeout, {self._timeout:g} seconds."
-            )
+            if not self._pipe.poll(max(0.0, self._due - time.monotonic())):
+                self._lost = WorkerLostError(
+                    f"{self.name} gave no answer within data.env_timeout, {self._timeout:g} seconds."
+                )
+                raise self._lost
+            answer = self._pipe.recv_bytes()
         except (EOFError, OSError):
-            process = self._vector.processes[0]
-            process.join(CLOSING)
+            self._process.join(CLOSING)
             self._lost = WorkerLostError(
-                f"The worker process of {self.name} died with exit code {process.exitcode}."
+                f"The worker process of {self.name} died with exit code {self._process.exitcode}."
             )
-        if self._lost is not None:
             raise self._lost from None
         self._due = None
+        ok, result = pickle.loads(answer)
         if not ok:
-            raise EnvironmentRaisedError(*pickle.loads(answer))
-        return pickle.loads(answer)
+            raise EnvironmentRaisedError(*result)
+        return result
 
     def restart(self) -> None:
         """End the process whatever it does; the next call starts a new one."""
-        if self._vector is not None:
-            for process in self._vector.processes:
-                process.kill()
-                process.join()
-            for pipe in self._vector.parent_pipes:
-                pipe.close()
-            self._vector.error_queue.close()
-            self._vector.closed = True
-        self._vector = self._lost = self._due = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+        self._process = self._lost = self._due = None
 
     def close(self) -> None:
         """Let the environment close and end the process; at once, in the middle of a call."""
-        if self._vector is not None and self._lost is None and self._due is None:
-            killer = threading.Timer(CLOSING, self._vector.processes[0].kill)
-            killer.start()
-            with suppress(EOFError, OSError):
-                self._vector.close()
-            killer.cancel()
+        if self._process is not None and self._lost is None and self._due is None:
+            with suppress(OSError):
+                self._pipe.send(None)
+            self._process.join(CLOSING)
         self.restart()
 
 
 def worker_envs(make: Callable[[], gymnasium.Env], count: int, timeout: float) -> list[WorkerEnv]:
     """Environments in processes of their own. One is made here too, to know how it is registered."""
-    env = make()
+    env = LocalEnv(make())
     env.close()
-    spec = gymnasium.registry.get(env.spec.id) if env.spec else None
-    name = spec.id if spec else type(env.unwrapped).__name__
-    return [WorkerEnv(partial(_registered, spec, make), name, timeout) for _ in range(count)]
+    spec = gymnasium.registry.get(env.name)
+    return [WorkerEnv(partial(_registered, spec, make), env.name, timeout) for _ in range(count)]
 
 
 def _registered(spec: Any, make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
@@ -175,40 +166,8 @@ def _registered(spec: Any, make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
     return make()
 
 
-class _Worker(gymnasium.Env):
-    # AsyncVectorEnv compares the spaces, and no more.
-    observation_space = action_space = gymnasium.spaces.Discrete(1)
-
-    def __init__(self, make: bytes) -> None:
-        self._make = make
-        self._env: gymnasium.Env | None = None
-
-    def ask(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, bytes]:
-        """A flag of success, and the result or the exception with its traceback.
-
-        Pickled here, so that a result that cannot be pickled is reported as well.
-        """
-        try:
-            return True, answer_of(
-                lambda: pickle.dumps(attrgetter(method)(self._made_env())(*args, **kwargs))
-            )
-        except EnvironmentRaisedError as error:
-            return False, pickle.dumps((error.said, error.trace))
-
-    def _made_env(self) -> gymnasium.Env:
-        if self._env is None:
-            # Ctrl-C reaches all processes; the main one ends the others.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._env = pickle.loads(self._make)()
-        return self._env
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-
-
-def _start(make: bytes) -> AsyncVectorEnv:
-    """Start a process with one environment.
+def _start(make: bytes) -> tuple[Any, Connection]:
+    """Start a process with one environment, and a pipe to it.
 
     Where it can, it is forked from a small server that has imported Gymnasium: a fork of this process would
     copy torch in the middle of its threads.
@@ -216,24 +175,39 @@ def _start(make: bytes) -> AsyncVectorEnv:
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     if forks:
         multiprocessing.set_forkserver_preload([__name__])
-    with _without_main():
-        return AsyncVectorEnv(
-            [partial(_Worker, make)],
-            shared_memory=False,
-            context="forkserver" if forks else "spawn",
-            autoreset_mode=AutoresetMode.DISABLED,
-        )
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Context manager in which a new process does not import the main program.
-
-    It would load torch and all of lgym, seconds and hundreds of megabytes each time.
-    """
+    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+    pipe, workers_end = context.Pipe()
+    process = context.Process(target=_work, args=(workers_end, make), daemon=True)
     main = sys.modules["__main__"]
+    # A process imports the main program, which would load torch and all of lgym, seconds and hundreds of
+    # megabytes each time.
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        yield
+        with clear_mpi_env_vars():
+            process.start()
     finally:
         sys.modules["__main__"] = main
+    workers_end.close()
+    return process, pipe
+
+
+def _work(pipe: Connection, make: bytes) -> None:
+    """Answer the calls that come through a pipe, each by a flag of success and the result or the error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main one ends the others
+    env: Any = None
+    with suppress(EOFError, ConnectionError):  # the main process is gone
+        for method, args, kwargs in iter(pipe.recv, None):
+            try:
+                if env is None:
+                    env = answer_of(lambda: pickle.loads(make)())
+                answer = answer_of(partial(_pickled_result, env, method, args, kwargs))
+            except EnvironmentRaisedError as error:
+                answer = pickle.dumps((False, (error.said, error.trace)))
+            pipe.send_bytes(answer)
+    if env is not None:
+        env.close()
+
+
+def _pickled_result(env: gymnasium.Env, method: str, args: Any, kwargs: Any) -> bytes:
+    """Pickled where errors are caught, so that a result that cannot be pickled is reported as well."""
+    return pickle.dumps((True, attrgetter(method)(env)(*args, **kwargs)))

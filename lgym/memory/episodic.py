@@ -1,9 +1,8 @@
 """Episodic memory: turns or episodes of the past, retrieved by their observations."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from statistics import fmean
 from typing import Any, Literal
 
 from rapidfuzz import fuzz, process
@@ -13,18 +12,21 @@ from lgym.types import ConfigError
 
 Summarize = Callable[[Sequence[RememberedTurn]], str]
 
-CACHED_QUERIES = 100_000
-"""Observations whose memories are cached. Beyond it the cache is cleared."""
+CACHED_QUERIES = 100_000  # observations whose memories are cached; beyond it the cache is cleared
 
 
 @dataclass
 class _Entry:
     observation_text: str
     content: str  # with the observation: the identity of the memory
-    text: str
-    mean_return: float
-    count: float  # of returns in the mean, each halved by age
-    rollout: int  # the last in which it happened
+    text: str = ""
+    total: float = 0.0  # of its returns, each halved by age
+    count: float = 0.0  # of returns in the total, halved likewise
+    rollout: int = 0  # the last in which it happened
+
+    @property
+    def mean_return(self) -> float:
+        return self.total / self.count
 
 
 class EpisodicMemory:
@@ -65,16 +67,16 @@ class EpisodicMemory:
         half_life: float | None = 10.0,
         max_characters: int = 200,
     ) -> None:
-        for name, count in (("top_k", top_k), ("capacity", capacity), ("max_characters", max_characters)):
-            if count < 1:
-                raise ConfigError(f"The episodic memory's {name} is {count}; it must be 1 or more.")
-        for name, fraction in (("min_similarity", min_similarity), ("return_weight", return_weight)):
-            if not 0 <= fraction <= 1:
-                raise ConfigError(f"The episodic memory's {name} is {fraction}; it must lie between 0 and 1.")
-        if half_life is not None and half_life <= 0:
-            raise ConfigError(
-                f"The episodic memory's half_life is {half_life} rollouts; it must be above 0, or null."
-            )
+        for name, value, is_valid, rule in (
+            ("top_k", top_k, top_k >= 1, "be 1 or more"),
+            ("capacity", capacity, capacity >= 1, "be 1 or more"),
+            ("max_characters", max_characters, max_characters >= 1, "be 1 or more"),
+            ("min_similarity", min_similarity, 0 <= min_similarity <= 1, "lie between 0 and 1"),
+            ("return_weight", return_weight, 0 <= return_weight <= 1, "lie between 0 and 1"),
+            ("half_life", f"{half_life} rollouts", half_life is None or half_life > 0, "be above 0, or null"),
+        ):
+            if not is_valid:
+                raise ConfigError(f"The episodic memory's {name} is {value}; it must {rule}.")
         self.unit = unit
         self.top_k = top_k
         self.capacity = capacity
@@ -103,14 +105,20 @@ class EpisodicMemory:
     def store(self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize) -> None:
         """Store the episodes that ended in a rollout, in the order of their numbers."""
         self._rollouts += 1
-        for entry in self._new_entries(episodes, summarize):
-            key = (entry.observation_text, entry.content)
-            known = self._entries.pop(key, None)
-            if known is not None:
-                count = known.count * self._decay(entry.rollout - known.rollout)
-                total = count * known.mean_return + entry.count * entry.mean_return
-                entry.count += count
-                entry.mean_return = total / entry.count
+        for turns, value in self._units(episodes):
+            content = turns[0].answer if self.unit == "turn" else summarize(turns)
+            key = (turns[0].observation_text, content)
+            entry = self._entries.pop(key, None) or _Entry(*key)
+            if entry.rollout < self._rollouts:
+                decay = self._decay(self._rollouts - entry.rollout)
+                entry.total *= decay
+                entry.count *= decay
+                entry.rollout = self._rollouts
+                entry.text = summarize(turns)
+                if len(entry.text) > self.max_characters:
+                    entry.text = entry.text[: self.max_characters - 1] + "…"
+            entry.total += value
+            entry.count += 1
             self._entries[key] = entry
         self._update_index()
 
@@ -119,7 +127,7 @@ class EpisodicMemory:
         return {
             "unit": self.unit,
             "rollouts": self._rollouts,
-            "entries": list(map(astuple, self._entries.values())),
+            "entries": list(map(asdict, self._entries.values())),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -130,27 +138,10 @@ class EpisodicMemory:
                 f"{self.unit}. Go on with unit: {state['unit']}, or train anew."
             )
         self._rollouts = state["rollouts"]
-        entries = [_Entry(*fields) for fields in state["entries"]]
-        self._entries = {(entry.observation_text, entry.content): entry for entry in entries}
+        self._entries = {
+            (fields["observation_text"], fields["content"]): _Entry(**fields) for fields in state["entries"]
+        }
         self._update_index()
-
-    def _new_entries(
-        self, episodes: Iterable[Sequence[RememberedTurn]], summarize: Summarize
-    ) -> list[_Entry]:
-        merged: dict[tuple[str, str], tuple[Sequence[RememberedTurn], list[float]]] = {}
-        for turns, value in self._units(episodes):
-            key = (turns[0].observation_text, turns[0].answer if self.unit == "turn" else summarize(turns))
-            _, returns = merged.pop(key, (turns, []))
-            merged[key] = (turns, [*returns, value])
-        entries = []
-        for (observation_text, content), (turns, returns) in merged.items():
-            text = summarize(turns)
-            if len(text) > self.max_characters:
-                text = text[: self.max_characters - 1] + "…"
-            entries.append(
-                _Entry(observation_text, content, text, fmean(returns), len(returns), self._rollouts)
-            )
-        return entries
 
     def _units(
         self, episodes: Iterable[Sequence[RememberedTurn]]
@@ -160,14 +151,12 @@ class EpisodicMemory:
             if self.unit == "episode":
                 yield turns, returns_to_go[0]
             else:
-                yield from (((turn,), value) for turn, value in zip(turns, returns_to_go, strict=True))
+                yield from zip([(turn,) for turn in turns], returns_to_go, strict=True)
 
     def _update_index(self) -> None:
         weights = self._weights()
         excess = max(0, len(self._entries) - self.capacity)
-        for key in sorted(weights, key=lambda key: weights[key])[
-            :excess
-        ]:  # sorting leaves equals the oldest first
+        for key in sorted(weights, key=weights.__getitem__)[:excess]:  # of equals the oldest first
             del self._entries[key]
         weights = self._weights()
         self._retrieved = {}
@@ -191,9 +180,13 @@ class EpisodicMemory:
         return 1.0 if self.half_life is None else 0.5 ** (age / self.half_life)
 
     def _nearest(self, query: str) -> tuple[Memory, ...]:
-        cutoff = 100 * self.min_similarity
-        texts = list(self._by_observation)
-        matches = process.extract(query, texts, scorer=fuzz.ratio, score_cutoff=cutoff, limit=None)
+        matches = process.extract(
+            query,
+            list(self._by_observation),
+            scorer=fuzz.ratio,
+            score_cutoff=100 * self.min_similarity,
+            limit=None,
+        )
         scored = [
             (ratio / 100 * weight, position, ratio / 100, entry)
             for text, ratio, _ in matches

@@ -292,7 +292,7 @@ def test_the_reason_tells_what_was_found():
     """Whoever looks for the cause of failures must see that the reply was understood but for its word."""
     parsed = Signed().parse('{"action": "left"} Action: right')
     assert parsed.reason == (
-        "the reply's JSON 'action' says 'left', which names no action; the pattern's match says 'right', "
+        "the response's JSON 'action' says 'left', which names no action; the pattern's match says 'right', "
         "which names no "
         'action; \'{"action": "left"} Action: right\' is none of Down, Up'
     )

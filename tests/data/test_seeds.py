@@ -190,7 +190,7 @@ def test_textworlds_test_games_are_not_validations():
     numbers = []
     for kwargs in (own, evaluated, evaluated | data["test_env_kwargs"]):
         env = make_env(data["env"], kwargs)
-        numbers.append({recipe.seed for recipe in env.unwrapped._games._recipes})
+        numbers.append({int(path.stem.split("seed")[1]) for path in env.unwrapped._games.paths})
         env.close()
     assert [len(games) for games in numbers] == [300, 100, 100]
     assert len(set.union(*numbers)) == 300 + 100 + 100

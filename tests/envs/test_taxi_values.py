@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.toy_text.taxi import TaxiEnv
 
-from lgym.envs.taxi import reference_returns
+from lgym.envs import tabular
+
+
+@cache
+def reference_returns(steps=200, **settings):
+    return tabular.reference_returns(TaxiEnv(**settings), steps)
 
 
 def test_baselines():

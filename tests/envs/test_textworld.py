@@ -152,15 +152,15 @@ def test_games_are_compiled_once_and_kept_by_their_settings(env):
 
 def test_ranges_are_kept_apart_and_drawn_by_number():
     train, held_out = made_games((2, 3), 4, (2, 3), 50, 0), made_games((2, 3), 4, (2, 3), 50, 50)
-    seeds = [{recipe.seed for recipe in games._recipes} for games in (train, held_out)]
-    assert seeds == [set(range(50)), set(range(50, 100))]
-    assert {(recipe.rooms, recipe.quest_length) for recipe in train._recipes} == {
-        (2, 2),
-        (2, 3),
-        (3, 2),
-        (3, 3),
+    names = [[path.stem for path in games.paths] for games in (train, held_out)]
+    assert [[int(name.split("seed")[1]) for name in of_one] for of_one in names] == [
+        list(range(50)),
+        list(range(50, 100)),
+    ]
+    assert {name.split("-seed")[0] for name in names[0]} == {
+        f"rooms{rooms}-objects4-quest{steps}" for rooms in (2, 3) for steps in (2, 3)
     }
-    assert train._recipes[10:] == made_games((2, 3), 4, (2, 3), 40, 10)._recipes
+    assert train.paths[10:] == made_games((2, 3), 4, (2, 3), 40, 10).paths
 
 
 @pytest.mark.slow

@@ -125,8 +125,8 @@ def test_an_episode_over_two_rollouts_is_stored_when_it_ends():
     assert len(memory) == 0
     player.play(CandidateScorer(), None, turns=6)
     found = memory.state_dict()["entries"]
-    assert [text.count("->") for _, _, text, *_ in found] == [5, 5]
-    assert [mean for _, _, _, mean, *_ in found] == [15.0, 15.0]  # 1 + 2 + 3 + 4 + 5
+    assert [entry["text"].count("->") for entry in found] == [5, 5]
+    assert [entry["total"] / entry["count"] for entry in found] == [15.0, 15.0]  # 1 + 2 + 3 + 4 + 5
     player.play(CandidateScorer(), None, turns=6)
     assert memory.state_dict()["entries"] == found, "stored twice"
 
