@@ -170,16 +170,16 @@ def test_what_is_written_is_json(checked, tmp_path):
     assert record["scores"]["played at random"]["ci95"] is None
 
 
-def test_a_speaking_run_shows_replies_and_how_many_can_be_read(checked, speaking, tmp_path):
+def test_a_speaking_run_shows_responses_and_how_many_can_be_read(checked, speaking, tmp_path):
     """Random bytes are letters now and then."""
     status, said = checked(config=speaking, json=tmp_path / "check.json")
     assert status == 0, said
-    assert "replies that name an action" in said
+    assert "responses that name an action" in said
     assert "no action: no letter" in said
     assert 0.01 < json.loads((tmp_path / "check.json").read_text())["parse_rate"] < 1
 
 
-def test_replies_that_nobody_can_read_are_a_problem(checked, speaking):
+def test_responses_that_nobody_can_read_are_a_problem(checked, speaking):
     """Every reward would be the fallback's."""
     status, said = checked(config=speaking, data__agent="test_check.DeafAgent")
     assert status == 1
@@ -219,7 +219,7 @@ def test_a_history_that_does_not_fit_is_a_problem(checked, tmp_path):
     assert checked(**small, data__history=fits, data__num_envs=2)[0] == 0
 
 
-def test_a_speakers_history_is_measured_with_its_own_replies(checked, speaking, tmp_path):
+def test_a_speakers_history_is_measured_with_its_own_responses(checked, speaking, tmp_path):
     """The letters that random play says are shorter."""
     tiny.causal_lm(max_position_embeddings=128).save_pretrained(tmp_path / "short")
     tiny.tokenizer().save_pretrained(tmp_path / "short")
@@ -431,7 +431,7 @@ def test_an_estimate_is_proportional():
     assert asked["play_seconds"] == 20.0 + 4.0  # half a second a prompt; 0.1 s a turn in the environments
     assert asked["learn_seconds"] == 5 * 40 * 3.0 / 2
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
-    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_reply=True), play, generates_text=True)
+    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_response=True), play, generates_text=True)
     assert spoken["play_seconds"] == 80 / 4
     assert spoken["learn_seconds"] == 5 * 80 * 3.0 / 2
     written = dataclasses.replace(trial, kv_bytes_per_turn=30.0)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from lgym.cli.check.findings import (
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import count_tokens, estimate, try_out
 from lgym.data import RolloutDataModule
-from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say
@@ -60,26 +59,24 @@ def check(
         with_model(checkup.check_model)
     report.show_findings(checkup.findings)
     if path is not None:
-        record = json.dumps(
-            {"findings": [f._asdict() for f in checkup.findings], **checkup.record}, default=str
-        )
-        finite = json.loads(
-            record, parse_constant=lambda constant: None
-        )  # the interval of one episode is infinite
+        findings = [finding._asdict() for finding in checkup.findings]
+        record = json.dumps({"findings": findings, **checkup.record}, default=str)
+        # The interval of one episode is infinite, which JSON cannot say.
+        finite = json.loads(record, parse_constant=lambda constant: None)
         Path(path).write_text(as_json(finite, indent=1) + "\n", encoding="utf-8")
         say(f"The same as data: {path}")
     return checkup.findings
 
 
+@dataclass(eq=False)
 class Checkup:
     """Looks at one part after the other, prints it, and keeps findings and record."""
 
-    def __init__(self, data: RolloutDataModule, module: PolicyLearner) -> None:
-        self.data = data
-        self.module = module
-        self.findings: list[Finding] = []
-        self.record: dict[str, Any] = {}
-        self.random = RandomPlay()
+    data: RolloutDataModule
+    module: PolicyLearner
+    findings: list[Finding] = field(default_factory=list)
+    record: dict[str, Any] = field(default_factory=dict)
+    random: RandomPlay = field(default_factory=RandomPlay)
 
     def check_environment(self, episodes: int) -> None:
         """Checks the environment, its agent and its reset seed."""
@@ -103,51 +100,47 @@ class Checkup:
 
     def check_model(self) -> None:
         """Checks the model in the environment: prompts, play, and a step of learning."""
-        data, module = self.data, self.module
+        data, module, policy = self.data, self.module, self.module.policy
         module.setup("fit")  # refuses what a run would refuse
         data.setup("fit")
-        builder = data.prompt_builder("fit")
-        limited = data.max_observation_tokens is not None
         self.findings += observation_findings(
-            builder, self.random, chooses=module.policy.scores_candidates, limited=limited
+            data.prompt_builder("fit"),
+            self.random,
+            chooses=policy.scores_candidates,
+            limited=data.max_observation_tokens is not None,
         )
-        if not module.policy.generates_text and self._check_history(builder, [self.random.longest]):
+        if not policy.generates_text and self._check_history([self.random.longest]):
             say("  No rollout is tried until this is mended.")
             return
         trial = try_out(data, module, self.random)
-        rollout, cut = trial.rollout, trial.cut
+        texts = [response.text for response in trial.rollout.responses]
         self.record |= report.show_policy(trial, data.agent, module.tokenizer)
         self.record["episode"] = asdict(trial.episodes[0])
-        if module.policy.generates_text:
-            longest = max((response.text for response in rollout.responses), key=len)
-            played = [
-                [(t.observation_text, t.response_text) for t in episode.turns] for episode in trial.episodes
-            ]
-            self._check_history(builder, [[(text, longest) for text, _ in self.random.longest], *played])
-        scores = {"this model, sampled": score(trial.returns), "played at random": score(self.random.returns)}
-        self.record["scores"] = {**scores, **data.agent.reference_returns()}
-        report.show_scores(self.record["scores"], cut)
-        self.findings += returns_findings([*self.random.returns, *(trial.returns if cut is None else ())])
-        rate = None if module.policy.scores_candidates else trial.parse_rate
-        counts = count_tokens(rollout, module.context_length)
-        whole = estimate(data, trial, self.random, generates_text=module.policy.generates_text)
-        report.show_costs(data, trial, counts, whole, rate)
-        self.record |= {"parse_rate": rate, "tokens": counts, "rollout": whole}
-        if rate is not None:
-            self.findings += parse_findings(
-                rate, [response.text for response in rollout.responses], imitates=module.uses_sft
-            )
+        if policy.generates_text:
+            played = [[(t.observation_text, t.response_text) for t in e.turns] for e in trial.episodes]
+            worst = [(observation, max(texts, key=len)) for observation, _ in self.random.longest]
+            self._check_history([worst, *played])
+        scores = {
+            "this model, sampled": score(trial.returns),
+            "played at random": score(self.random.returns),
+            **data.agent.reference_returns(),
+        }
+        report.show_scores(scores, trial.cut)
+        self.findings += returns_findings(self.random.returns + (trial.returns if trial.cut is None else []))
+        tokens = count_tokens(trial.rollout, module.context_length)
+        costs = estimate(data, trial, self.random, generates_text=policy.generates_text)
+        report.show_costs(data, trial, tokens, costs)
+        self.record |= {"scores": scores, "parse_rate": trial.parse_rate, "tokens": tokens, "rollout": costs}
+        if trial.parse_rate is not None:
+            self.findings += parse_findings(trial.parse_rate, texts, imitates=module.uses_sft)
 
-    def _check_history(self, builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
-        data, module = self.data, self.module
+    def _check_history(self, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
+        data, chooses = self.data, self.module.policy.scores_candidates
         if data.history == 0:
             return False
-        candidates = (
-            {text for _, texts in self.random.questions for text in texts}
-            if module.policy.scores_candidates
-            else set()
-        )
-        limit = module.context_length - builder.longest(candidates)
+        builder = data.prompt_builder("fit")
+        candidates = {text for _, texts in self.random.questions for text in texts} if chooses else ()
+        limit = self.module.context_length - builder.longest(candidates)
         found = list(history_findings(builder, episodes, data.history, limit))
         self.findings += found
         return bool(found)

@@ -76,7 +76,7 @@ def parse_findings(rate: float, responses: Sequence[str], *, imitates: bool) -> 
     """Responses in which no action can be found."""
     if rate >= MIN_PARSE_RATE:
         return
-    seen = f"{rate:.1%} of {len(responses)} replies named an action; one of them is {responses[0][:120]!r}."
+    seen = f"{rate:.1%} of {len(responses)} responses named an action; one of them is {responses[0][:120]!r}."
     remedy = (
         "There is nothing to learn from. Say in the system prompt how to answer, read what the model does "
         "say with the agent's pattern or extract_action, show it the form by data.demonstrations "
@@ -129,10 +129,9 @@ def history_findings(
     builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
 ) -> Iterator[Finding]:
     """Episodes whose prompts, with all the earlier turns that `history` asks for, exceed `limit` tokens."""
-    num_turns, num_cut = 0, 0
-    worst: tuple[int, int] | None = None  # turns that fit, and tokens of one turn more
+    num_cut = 0
+    fits: list[tuple[int, int]] = []  # earlier turns that fit, and tokens with as many of them and one more
     for episode in episodes:
-        num_turns += len(episode)
         reach = len(episode) if history == "full" else min(len(episode), history + 1)
         over = _turns_over(builder, episode, reach, limit)
         num_cut += len(over)
@@ -140,21 +139,23 @@ def history_findings(
             shown = episode[: over[0] + 1]
             lengths = range(1, len(shown) + 1)
             fit = bisect_left(lengths, True, key=lambda n: _prompt_tokens(builder, shown[-n:]) > limit)
-            if worst is None or fit < worst[0]:
-                worst = (fit, _prompt_tokens(builder, shown[-fit - 1 :]))
-    if worst is not None and worst[0] == 0:
+            fits.append((fit, _prompt_tokens(builder, shown[-fit - 1 :])))
+    if not fits:
+        return
+    fit, tokens = min(fits)
+    if fit == 0:
         yield Finding(
             True,
-            f"A prompt without any earlier turn has {worst[1]} tokens, and the model's context leaves "
+            f"A prompt without any earlier turn has {tokens} tokens, and the model's context leaves "
             f"{limit}, so that no data.history fits. Shorten the system prompt or what the agent's "
             "format_observation says, or choose a model with a longer context.",
         )
-    elif worst is not None:
+    else:
         yield Finding(
             True,
-            f"data.history is {history}, but a prompt with {worst[0]} earlier turns has {worst[1]} tokens, "
-            f"and the model's context leaves {limit}: {num_cut / num_turns:.0%} of the prompts would be "
-            f"shortened. Set data.history: {worst[0] - 1}, shorten what the agent's format_observation says, "
+            f"data.history is {history}, but a prompt with {fit} earlier turns has {tokens} tokens, and the "
+            f"model's context leaves {limit}: {num_cut / sum(map(len, episodes)):.0%} of the prompts would "
+            f"be shortened. Set data.history: {fit - 1}, shorten what the agent's format_observation says, "
             "set data.max_episode_steps, or choose a model with a longer context.",
         )
 
