@@ -12,7 +12,6 @@ import numpy as np
 from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
 from lgym.cli.rendering import Renderer
-from lgym.cli.runs import CHECKPOINTS
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.rollout.env_runner import EnvRunner
@@ -20,47 +19,26 @@ from lgym.data.rollout.prompt_table import PromptTable
 from lgym.data.seeds import stream
 from lgym.modules import PolicyLearner
 from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say
-from lgym.types import ConfigError, ParsedAction
+from lgym.types import ParsedAction
 
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """Arguments of `LgymTrainer.play`."""
+    """Options of playing and showing episodes.
+
+    Attributes:
+        episodes: number of episodes.
+        seed: reset seed of the first; also seeds the sampling.
+        greedy: take the likeliest answer.
+        delay: seconds to wait after each turn.
+        gif: file of the frames; `None` shows no rendering at all.
+    """
 
     episodes: int
     seed: int
     greedy: bool
     delay: float
-    human: bool
-    render: bool
-    render_to: str | None
-    root: str
-    ckpt_path: str | None
-
-    def __post_init__(self) -> None:
-        for name, value, least in (
-            ("episodes", self.episodes, 1),
-            ("seed", self.seed, 0),
-            ("delay", self.delay, 0),
-        ):
-            if value < least:
-                raise ConfigError(f"--{name} is {value}; it must be {least} or more.")
-        if self.render_to is not None and not self.render:
-            raise ConfigError(
-                f"--render_to {self.render_to} is where --render writes frames to: give --render too."
-            )
-        if self.human and (self.greedy or self.ckpt_path is not None):
-            raise ConfigError(
-                f"--human loads no model: leave {'--greedy' if self.greedy else '--ckpt_path'} out."
-            )
-
-    @property
-    def gif(self) -> Path:
-        """`render_to`, or play.gif in the folder of the checkpoint's run."""
-        folder = Path(self.root)
-        if self.ckpt_path is not None and Path(self.ckpt_path).parent.name == CHECKPOINTS:
-            folder = Path(self.ckpt_path).parent.parent
-        return Path(self.render_to or folder / "play.gif")
+    gif: Path | None
 
 
 def play_episodes(
@@ -74,7 +52,7 @@ def play_episodes(
         play_episode: plays the episode of a reset seed; yields (0, False) after the reset, then each turn's
             reward, and True if it terminated the episode.
     """
-    returns = []
+    returns: list[float] = []
     try:
         for seed in range(options.seed, options.seed + options.episodes):
             say(f"\n{paint(f'Episode {len(returns) + 1} of {options.episodes}', '1')} (seed {seed})")
@@ -82,24 +60,23 @@ def play_episodes(
             for turns, (reward, terminated) in enumerate(play_episode(seed)):
                 renderer.render()
                 episode_return += reward
+                ending = "terminated" if terminated else "truncated"
                 if turns > 0:
                     time.sleep(options.delay)
             returns.append(episode_return)
-            ending = "terminated" if terminated else "truncated"
-            say(
-                f"Return {paint(f'{episode_return:+g}', '1')} after {turns} turn{'s' * (turns > 1)}, {ending}."
-            )
+            shown = paint(f"{episode_return:+g}", "1")
+            say(f"Return {shown} after {turns} turn{'s' * (turns > 1)}, {ending}.")
     except (KeyboardInterrupt, EOFError):
         say("\nStopped.")
     finally:
-        renderer.close(options.gif, options.delay)
+        renderer.close(options.delay)
     if len(returns) > 1:
         say(f"\n{len(returns)} episodes, mean return {np.mean(returns):+.4f}")
 
 
 def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) -> None:
     """Plays and prints episodes; the module has its model."""
-    renderer = Renderer(data, active=options.render)
+    renderer = Renderer(data, options.gif)
     runner = EnvRunner(renderer.env, data.episode_prompts("predict"))
     rng = None if options.greedy else np.random.default_rng(stream(options.seed, "predict", "actions"))
     say(escape_control_chars(runner.system_prompt))
@@ -122,7 +99,7 @@ def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) 
 
 def play_yourself(data: RolloutDataModule, options: PlayOptions) -> None:
     """Asks a person for every action."""
-    renderer = Renderer(data, active=options.render)
+    renderer = Renderer(data, options.gif)
     agent, env = data.agents["predict"], renderer.env
     say(escape_control_chars(agent.system_prompt))
 

@@ -3,7 +3,6 @@
 from contextlib import closing
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from PIL import Image
@@ -21,23 +20,23 @@ class Renderer:
 
     Args:
         data: the run's data; the environment is that of `predict`.
-        active: show the rendering; otherwise nothing is shown.
+        gif: the file that frames are written to; `None` shows no rendering.
 
     Raises:
         ConfigError: if it is to be shown, and is neither text nor frames.
     """
 
-    def __init__(self, data: RolloutDataModule, *, active: bool) -> None:
-        if active:
+    def __init__(self, data: RolloutDataModule, gif: Path | None) -> None:
+        if gif is not None:
             data.eval_env_kwargs = {**(data.eval_env_kwargs or {}), "render_mode": _render_mode(data)}
         self.env = data.make_env("predict")
-        self._active = active
+        self._gif = gif
         self._frames: list[Image.Image] = []
 
     def render(self) -> None:
         """Prints the text, or keeps the frame."""
         try:
-            rendered = self.env.render() if self._active else None
+            rendered = None if self._gif is None else self.env.render()
         except DependencyNotInstalled as error:
             raise ConfigError(
                 f"The environment cannot be rendered: {error}. Install that, or leave --render out."
@@ -47,17 +46,21 @@ class Renderer:
         elif rendered is not None:
             self._frames.append(Image.fromarray(np.asarray(rendered, dtype=np.uint8)))
 
-    def close(self, path: Path, seconds: float) -> None:
+    def close(self, seconds: float) -> None:
         """Closes the environment and writes the frames as a GIF, if there are any, each shown for
         `seconds`."""
         self.env.close()
-        if not self._frames:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        first, *rest = self._frames
-        milliseconds = int(1000 * max(seconds, MIN_FRAME_SECONDS))
-        first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
-        say(f"{len(self._frames)} frames written to {path}")
+        if self._gif is not None and self._frames:
+            self._gif.parent.mkdir(parents=True, exist_ok=True)
+            self._frames[0].save(
+                self._gif,
+                "GIF",
+                save_all=True,
+                append_images=self._frames[1:],
+                duration=int(1000 * max(seconds, MIN_FRAME_SECONDS)),
+                loop=0,
+            )
+            say(f"{len(self._frames)} frames written to {self._gif}")
 
 
 def _render_mode(data: RolloutDataModule) -> str:

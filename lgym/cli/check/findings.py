@@ -129,39 +129,36 @@ def history_findings(
     builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
 ) -> Iterator[Finding]:
     """Episodes whose prompts, with all the earlier turns that `history` asks for, exceed `limit` tokens."""
-    num_cut = 0
-    fits: list[tuple[int, int]] = []  # earlier turns that fit, and tokens with as many of them and one more
-    for episode in episodes:
-        reach = len(episode) if history == "full" else min(len(episode), history + 1)
-        over = _turns_over(builder, episode, reach, limit)
-        num_cut += len(over)
+    cut = [_turns_over(builder, episode, history, limit) for episode in episodes]
+    fits: list[tuple[int, int]] = []  # turns that fit, and tokens of one turn more
+    for episode, over in zip(episodes, cut, strict=True):
         if over:
             shown = episode[: over[0] + 1]
-            lengths = range(1, len(shown) + 1)
-            fit = bisect_left(lengths, True, key=lambda n: _prompt_tokens(builder, shown[-n:]) > limit)
+            sizes = range(1, len(shown) + 1)
+            fit = bisect_left(sizes, True, key=lambda n: _prompt_tokens(builder, shown[-n:]) > limit)
             fits.append((fit, _prompt_tokens(builder, shown[-fit - 1 :])))
-    if not fits:
-        return
-    fit, tokens = min(fits)
-    if fit == 0:
+    least, tokens = min(fits, default=(None, 0))
+    if least == 0:
         yield Finding(
             True,
             f"A prompt without any earlier turn has {tokens} tokens, and the model's context leaves "
             f"{limit}, so that no data.history fits. Shorten the system prompt or what the agent's "
             "format_observation says, or choose a model with a longer context.",
         )
-    else:
+    elif least is not None:
+        share = sum(map(len, cut)) / sum(map(len, episodes))
         yield Finding(
             True,
-            f"data.history is {history}, but a prompt with {fit} earlier turns has {tokens} tokens, and the "
-            f"model's context leaves {limit}: {num_cut / sum(map(len, episodes)):.0%} of the prompts would "
-            f"be shortened. Set data.history: {fit - 1}, shorten what the agent's format_observation says, "
-            "set data.max_episode_steps, or choose a model with a longer context.",
+            f"data.history is {history}, but a prompt with {least} earlier turns has {tokens} tokens, and "
+            f"the model's context leaves {limit}: {share:.0%} of the prompts would be shortened. Set "
+            f"data.history: {least - 1}, shorten what the agent's format_observation says, set "
+            "data.max_episode_steps, or choose a model with a longer context.",
         )
 
 
-def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
-    """Indices of the turns whose prompts, of `reach` turns with their own, are over the limit."""
+def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], history: Any, limit: int) -> list[int]:
+    """Indices of the turns whose prompts, with the earlier turns of `history`, are over the limit."""
+    reach = len(episode) if history == "full" else min(len(episode), history + 1)
 
     def over(t: int) -> bool:
         return _prompt_tokens(builder, episode[max(0, t + 1 - reach) : t + 1]) > limit

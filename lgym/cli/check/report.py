@@ -49,9 +49,9 @@ def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any
     """Prints a prompt, the policy's answers to it and an episode; returns the prompt and the answers."""
     prompt = trial.rollout.turn_prompts()[0]
     responses = trial.rollout.turn_responses()
-    marks = "shades" if use_color() else "│"
     _show(
-        f"A prompt, {len(prompt.token_ids)} tokens ({marks} between tokens; nothing of it is the policy's)",
+        f"A prompt, {len(prompt.token_ids)} tokens ({'shades' if use_color() else '│'} between tokens; "
+        "nothing of it is the policy's)",
         format_tokens(tokenizer.decode([token]) for token in prompt.token_ids),
     )
     if responses[0].candidate_logprobs:
@@ -98,8 +98,8 @@ def _show_responses(responses: Sequence[Response], agent: TextAgent, tokenizer: 
     for response in responses:
         reading = "ends with its choice" if response.choice >= 0 else _reading(agent.parse(response.text))
         record.append({"text": response.text, "read": reading})
-        tokens = [tokenizer.decode([token]) for token in response.token_ids]
-        say(format_tokens(tokens, chosen=response.action_mask))
+        texts = (tokenizer.decode([token]) for token in response.token_ids)
+        say(format_tokens(texts, chosen=response.action_mask))
         say(f"  → {reading}{'' if response.finished else '; cut off at the limit'}")
     return {"replies": record}
 

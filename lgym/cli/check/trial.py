@@ -4,7 +4,6 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -42,10 +41,7 @@ class Trial:
         play_bytes: peak memory before the step.
         step_bytes: peak memory with it.
         moment_bytes: memory that an optimizer with two moments of every trained parameter will add.
-        kv_bytes_per_turn: keys and values of a prompt and its response, where they are held; 0 where nothing
-            is written.
-        kv_bytes_bound: largest size of them that is held at once; infinite where all conversations are kept.
-        num_envs: environments that played together.
+        kv_bytes: memory that the keys and values of a whole rollout's environments will add.
     """
 
     rollout: Rollout
@@ -59,9 +55,7 @@ class Trial:
     play_bytes: int
     step_bytes: int
     moment_bytes: int
-    kv_bytes_per_turn: float
-    kv_bytes_bound: float
-    num_envs: int
+    kv_bytes: float
 
 
 def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> Trial:
@@ -77,20 +71,19 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
         play_more = partial(collector.play, policy, dataset.action_rng, episodes=small.episodes_per_rollout)
         rollouts = [play_more()]
         episodes = list(collector.transcripts)
-        while _num_turns(rollouts) < SCORE_TURNS and time.perf_counter() < deadline:
+        while sum(map(_num_turns, rollouts)) < SCORE_TURNS and time.perf_counter() < deadline:
             rollouts.append(play_more())
     play_bytes = peak_bytes(module.device)
     batch, _ = module.prepare(rollouts[0])
     order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
     minibatch = next(batch.minibatches(small.minibatch_size, order)).to(module.device)
     step_seconds = _time_step(module, minibatch)
-    parsed = sum(int(rollout.parsed[rollout.mask].sum()) for rollout in rollouts)
-    kv_bytes_per_turn, kv_bytes_bound = _kv_bytes(module, rollouts[0], kept=small.history != 0)
+    parsed = torch.cat([rollout.parsed[rollout.mask] for rollout in rollouts])
     return Trial(
         rollout=rollouts[0],
         episodes=episodes,
         returns=torch.cat([rollout.episode_returns for rollout in rollouts]).tolist(),
-        parse_rate=None if module.policy.scores_candidates else parsed / _num_turns(rollouts),
+        parse_rate=None if module.policy.scores_candidates else float(parsed.double().mean()),
         cut=None if small.max_episode_steps == data.max_episode_steps else small.max_episode_steps,
         step_seconds=step_seconds,
         step_size=len(minibatch.prompts) if batch.by_prompt else len(minibatch),
@@ -98,24 +91,27 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
         play_bytes=play_bytes,
         step_bytes=peak_bytes(module.device),
         moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
-        kv_bytes_per_turn=kv_bytes_per_turn,
-        kv_bytes_bound=kv_bytes_bound,
-        num_envs=small.num_envs,
+        kv_bytes=kv_cache_bytes(data, module, rollouts[0], data.num_envs)
+        - kv_cache_bytes(data, module, rollouts[0], small.num_envs),
     )
 
 
-def _kv_bytes(module: PolicyLearner, rollout: Rollout, *, kept: bool) -> tuple[float, float]:
-    """Bytes of the keys and values of a prompt with its candidates or response, and the bound of all that are
-    held."""
+def kv_cache_bytes(data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, num_envs: int) -> float:
+    """Bytes of the keys and values of so many environments, each with a prompt and its response.
+
+    They are copied when some of their rows go on. None are held where nothing is written, and all where
+    conversations are kept.
+    """
+    kept = data.history != 0
     if not (module.policy.generates_text or kept):
-        return 0.0, math.inf
+        return 0.0
     causal_lm: Any = module.policy.llm.causal_lm
     per_token = kv_bytes_per_token(
         causal_lm.config.get_text_config(), causal_lm.get_input_embeddings().weight.dtype
     )
     prompt_length = fmean(len(prompt.token_ids) for prompt in rollout.prompts)
     bound = math.inf if kept else float(getattr(module.policy, "kv_cache_tokens", math.inf))
-    return per_token * (prompt_length + module.policy.max_new_tokens), per_token * bound
+    return 2 * per_token * min(num_envs * (prompt_length + module.policy.max_new_tokens), bound)
 
 
 def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> RolloutDataModule:
@@ -135,8 +131,8 @@ def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     return small
 
 
-def _num_turns(rollouts: Sequence[Rollout]) -> int:
-    return sum(int(rollout.mask.sum()) for rollout in rollouts)
+def _num_turns(rollout: Rollout) -> int:
+    return int(rollout.mask.sum())
 
 
 def _time_step(module: PolicyLearner, minibatch: Any) -> float:
@@ -176,7 +172,7 @@ def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
         "shared": common_prefix_length([prompt.token_ids for prompt in acted_on]),
         "reply_mean": fmean(len(response.token_ids) for response in responses),
         "distinct_prompts": len(acted_on),
-        "turns": int(rollout.mask.sum()),
+        "turns": _num_turns(rollout),
         "context_length": context_length,
         "cut_replies": fmean(not response.finished for response in responses),
     }
@@ -194,7 +190,7 @@ def estimate(
     rollout = trial.rollout
     lengths = rollout.episode_lengths.tolist() if trial.cut is None else play.lengths or [len(play.longest)]
     turns = float(data.turns_per_rollout or (data.episodes_per_rollout or 0) * fmean(lengths))
-    played = int(rollout.mask.sum())
+    played = _num_turns(rollout)
     least = float(len(rollout.prompts)) if turns >= played else 1.0
     distinct = min(turns, max(least, play.distinct_after(turns)))
     if generates_text:
@@ -204,16 +200,12 @@ def estimate(
         play_seconds = rollout.seconds / len(rollout.prompts) * distinct + seconds_per_env_turn * turns
     units = turns if trial.by_response else distinct
     growth = max(1.0, min(float(data.minibatch_size), units) / trial.step_size)
-    few, many = (
-        min(n * trial.kv_bytes_per_turn, trial.kv_bytes_bound) for n in (trial.num_envs, data.num_envs)
-    )
-    kv_cache = 2 * (many - few)  # copied when some of their rows go on
     return {
         "turns": turns,
         "distinct_prompts": distinct,
         "play_seconds": play_seconds,
         "learn_seconds": data.update_epochs * units * trial.step_seconds / trial.step_size,
         "memory_bytes": trial.play_bytes
-        + max((trial.step_bytes - trial.play_bytes) * growth, kv_cache)
+        + max((trial.step_bytes - trial.play_bytes) * growth, trial.kv_bytes)
         + trial.moment_bytes,
     }
