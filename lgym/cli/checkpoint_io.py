@@ -112,9 +112,9 @@ def whole(path: Path) -> Path:
 def is_whole(path: Path) -> bool:
     """True if a checkpoint has the checksum it ends with; without one, if it is an archive to its end."""
     data = path.read_bytes()
-    body, comment = data[:-COMMENT_LENGTH], data[-COMMENT_LENGTH:]
+    comment = data[-COMMENT_LENGTH:]
     if comment.startswith(CHECKSUM_PREFIX):
-        return comment == _checksum(body)
+        return comment == _checksum(data[:-COMMENT_LENGTH])
     return data[-22:].startswith(ZIP_END) and data.endswith(b"\0\0")
 
 

@@ -68,7 +68,8 @@ class Checkup:
 
     def check_model(self) -> None:
         """Checks the model in the environment: prompts, play, and a step of learning."""
-        data, module, policy = self.data, self.module, self.module.policy
+        data, module = self.data, self.module
+        policy = module.policy
         module.setup("fit")  # refuses what a run would refuse
         data.setup("fit")
         self.findings += observation_findings(
@@ -86,8 +87,8 @@ class Checkup:
         self.record["episode"] = asdict(trial.episodes[0])
         if policy.generates_text:
             played = [[(t.observation_text, t.response_text) for t in e.turns] for e in trial.episodes]
-            worst = [(observation, max(texts, key=len)) for observation, _ in self.random.longest]
-            self._check_history([worst, *played])
+            longest = max(texts, key=len)
+            self._check_history([[(text, longest) for text, _ in self.random.longest], *played])
         scores = {
             "this model, sampled": score(trial.returns),
             "played at random": score(self.random.returns),
@@ -114,12 +115,12 @@ class Checkup:
             say(f"The same as data: {path}")
 
     def _check_history(self, episodes: Sequence[Sequence[TurnTexts]]) -> bool:
-        data, chooses = self.data, self.module.policy.scores_candidates
-        if data.history == 0:
+        if self.data.history == 0:
             return False
-        builder = data.prompt_builder("fit")
-        candidates = {text for _, texts in self.random.questions for text in texts} if chooses else ()
+        builder = self.data.prompt_builder("fit")
+        asked = self.random.questions if self.module.policy.scores_candidates else ()
+        candidates = {text for _, texts in asked for text in texts}
         limit = self.module.context_length - builder.longest(candidates)
-        found = list(history_findings(builder, episodes, data.history, limit))
+        found = list(history_findings(builder, episodes, self.data.history, limit))
         self.findings += found
         return bool(found)

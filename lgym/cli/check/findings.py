@@ -34,17 +34,16 @@ def constant_findings(play: RandomPlay) -> Iterator[Finding]:
 
 def discount_findings(gamma: float, play: RandomPlay, turns_per_rollout: int | None) -> Iterator[Finding]:
     """Values that bootstrap without a discount where episodes are cut: nothing bounds them then."""
-    if gamma < 1.0 or not (play.truncated or turns_per_rollout is not None):
-        return
-    cut = f"{play.truncated} of {len(play.returns)} episodes, played at random, were truncated"
-    if not play.truncated:
-        cut = f"data.turns_per_rollout is {turns_per_rollout}, which cuts episodes"
-    yield Finding(
-        False,
-        f"gamma is {gamma:g} and {cut}: the return after the cut is the value predicted for it, "
-        "undiscounted, so that values feed on themselves and may drift without bound. Set gamma: 0.99 "
-        "(model.init_args.gamma), unless episodes are sure to end by themselves.",
-    )
+    cut = f"data.turns_per_rollout is {turns_per_rollout}, which cuts episodes"
+    if play.truncated:
+        cut = f"{play.truncated} of {len(play.returns)} episodes, played at random, were truncated"
+    if gamma >= 1.0 and (play.truncated or turns_per_rollout is not None):
+        yield Finding(
+            False,
+            f"gamma is {gamma:g} and {cut}: the return after the cut is the value predicted for it, "
+            "undiscounted, so that values feed on themselves and may drift without bound. Set gamma: 0.99 "
+            "(model.init_args.gamma), unless episodes are sure to end by themselves.",
+        )
 
 
 def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | None) -> Iterator[Finding]:
@@ -74,18 +73,19 @@ def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | N
 
 def parse_findings(rate: float, responses: Sequence[str], *, imitates: bool) -> Iterator[Finding]:
     """Responses in which no action can be found."""
-    if rate >= MIN_PARSE_RATE:
-        return
-    seen = f"{rate:.1%} of {len(responses)} responses named an action; one of them is {responses[0][:120]!r}."
-    remedy = (
-        "There is nothing to learn from. Say in the system prompt how to answer, read what the model does "
-        "say with the agent's pattern or extract_action, show it the form by data.demonstrations "
-        "(model.loss.sft_rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy or "
-        "ThinkPolicy."
-    )
-    yield Finding(
-        not imitates, f"{seen} {'The turns to imitate have to teach the form first.' if imitates else remedy}"
-    )
+    if rate < MIN_PARSE_RATE:
+        remedy = (
+            "There is nothing to learn from. Say in the system prompt how to answer, read what the model "
+            "does say with the agent's pattern or extract_action, show it the form by data.demonstrations "
+            "(model.loss.sft_rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy "
+            "or ThinkPolicy."
+        )
+        yield Finding(
+            not imitates,
+            f"{rate:.1%} of {len(responses)} responses named an action; one of them is "
+            f"{responses[0][:120]!r}. "
+            f"{'The turns to imitate have to teach the form first.' if imitates else remedy}",
+        )
 
 
 def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
