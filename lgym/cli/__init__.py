@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import set_parsing_settings
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins.io import CheckpointIO
-from lightning.pytorch.trainer import Trainer
+from lightning.pytorch.plugins import CheckpointIO
 
 from lgym.callbacks import (
     AdapterExport,
@@ -27,7 +27,7 @@ from lgym.callbacks import (
 )
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages, silence_libraries
-from lgym.cli.runs import CHECKPOINTS, find_checkpoint, version_of
+from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
 from lgym.cli.yaml_keys import refuse_duplicate_keys
 from lgym.data import RolloutDataModule
@@ -136,20 +136,16 @@ class LgymCLI(LightningCLI):
         llm = config.model.get("init_args", {}).get("llm")
         if config.trainer.precision is None and llm is not None:  # a module of one's own may have none
             config.trainer.precision = default_precision(llm)
-        self.run_version: int | str | None = None
-        if self.subcommand != "fit":
-            self.save_config_callback = (
-                None  # a run's folder keeps the configuration that it was trained with
-            )
+        self.run_version: str | None = None
         if config.get("ckpt_path"):
             root = Path(config.trainer.default_root_dir)
             checkpoint = find_checkpoint(config.ckpt_path, root)
             config.ckpt_path = None if checkpoint is None else str(checkpoint)
-            number = None if checkpoint is None else version_of(checkpoint, root)
-            if number is not None:
-                self.run_version = (
-                    number if self.subcommand == "fit" else f"version_{number}/{self.subcommand}"
-                )
+            self.run_version = None if checkpoint is None else run_of(checkpoint, root)
+        if self.subcommand != "fit":
+            self.save_config_callback = None  # a run's folder keeps the configuration of its training
+            if self.run_version is not None:
+                self.run_version += f"/{self.subcommand}"
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self._get(self.config_init, "trainer")
@@ -183,13 +179,14 @@ class LgymCLI(LightningCLI):
         if config.get("enable_checkpointing") is not False:
             logger = config.get("logger")
             run = logger.log_dir if isinstance(logger, TensorBoardLogger) else config["default_root_dir"]
-            last = ModelCheckpoint(
-                dirpath=Path(run) / CHECKPOINTS,
-                filename="last",
-                save_on_train_epoch_end=True,
-                enable_version_counter=False,
+            ours.append(
+                ModelCheckpoint(
+                    dirpath=Path(run) / CHECKPOINTS,
+                    filename="last",
+                    save_on_train_epoch_end=True,
+                    enable_version_counter=False,
+                )
             )
-            ours.append(last)
         given = {type(callback) for callback in _as_list(config.get("callbacks"))}
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in given])
 

@@ -42,10 +42,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
+        body = buffer.getvalue()[:-2] + COMMENT_LENGTH.to_bytes(2, "little")
         new = path.with_name(f"{path.name}.new")
         try:
             with new.open("wb") as file:
-                file.write(_with_checksum(buffer.getvalue()))
+                file.writelines([body, _checksum(body)])
                 file.flush()
                 os.fsync(file.fileno())
             if path.exists():
@@ -111,15 +112,10 @@ def whole(path: Path) -> Path:
 def is_whole(path: Path) -> bool:
     """True if a checkpoint has the checksum it ends with; without one, if it is an archive to its end."""
     data = path.read_bytes()
-    body, comment = data[:-COMMENT_LENGTH], data[-COMMENT_LENGTH:]
+    comment = data[-COMMENT_LENGTH:]
     if comment.startswith(CHECKSUM_PREFIX):
-        return comment == _checksum(body)
+        return comment == _checksum(data[:-COMMENT_LENGTH])
     return data[-22:].startswith(ZIP_END) and data.endswith(b"\0\0")
-
-
-def _with_checksum(archive: bytes) -> bytes:
-    body = archive[:-2] + COMMENT_LENGTH.to_bytes(2, "little")
-    return body + _checksum(body)
 
 
 def _checksum(body: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """`lgym play`: watch the agent play turn by turn, or take the turns yourself."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
-from lgym.cli.rendering import Renderer, rendering_env
-from lgym.cli.runs import CHECKPOINTS
+from lgym.cli.rendering import Renderer
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.rollout.env_runner import EnvRunner
@@ -20,137 +19,102 @@ from lgym.data.rollout.recorder import PromptTable
 from lgym.data.seeds import stream
 from lgym.modules import PolicyLearner
 from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say
-from lgym.types import ConfigError, ParsedAction
+from lgym.types import ParsedAction
 
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """Arguments of `LgymTrainer.play`."""
+    """Options of playing and showing episodes.
+
+    Attributes:
+        episodes: number of episodes.
+        seed: reset seed of the first; also seeds the sampling.
+        greedy: take the likeliest answer.
+        delay: seconds to wait after each turn.
+        gif: file of the frames; `None` shows no rendering at all.
+    """
 
     episodes: int
     seed: int
     greedy: bool
     delay: float
-    human: bool
-    render: bool
-    render_to: str | None
-    root: str
-    ckpt_path: str | None
-
-    def __post_init__(self) -> None:
-        for name, value, least in (
-            ("episodes", self.episodes, 1),
-            ("seed", self.seed, 0),
-            ("delay", self.delay, 0),
-        ):
-            if value < least:
-                raise ConfigError(f"--{name} is {value}; it must be {least} or more.")
-        if self.render_to is not None and not self.render:
-            raise ConfigError(
-                f"--render_to {self.render_to} is where --render writes frames to: give --render too."
-            )
-        if self.human and (self.greedy or self.ckpt_path is not None):
-            raise ConfigError(
-                f"--human loads no model: leave {'--greedy' if self.greedy else '--ckpt_path'} out."
-            )
-
-    @property
-    def gif(self) -> Path:
-        """`render_to`, or play.gif in the folder of the checkpoint's run."""
-        folder = Path(self.root)
-        if self.ckpt_path is not None and Path(self.ckpt_path).parent.name == CHECKPOINTS:
-            folder = Path(self.ckpt_path).parent.parent
-        return Path(self.render_to or folder / "play.gif")
+    gif: Path | None
 
 
-class Stage:
-    """The environment that is played in, and its rendering."""
+def play_episodes(
+    renderer: Renderer, options: PlayOptions, play_episode: Callable[[int], Iterator[tuple[float, bool]]]
+) -> None:
+    """Plays episodes; the end of the input, or Ctrl-C, ends them without an error.
 
-    def __init__(self, data: RolloutDataModule, options: PlayOptions) -> None:
-        self._options = options
-        self.env = rendering_env(data) if options.render else data.make_env("predict")
-        self._renderer = Renderer(self.env if options.render else None)
-
-    def play(self, play_episode: Callable[[int], tuple[float, int, bool]]) -> None:
-        """Plays episodes; the end of the input, or Ctrl-C, ends them without an error.
-
-        Args:
-            play_episode: plays the episode of a reset seed; returns its return, its turns, and True if it
-                terminated.
-        """
-        returns = []
-        try:
-            for number in range(self._options.episodes):
-                seed = self._options.seed + number
-                say(f"\n{paint(f'Episode {number + 1} of {self._options.episodes}', '1')} (seed {seed})")
-                episode_return, turns, terminated = play_episode(seed)
-                returns.append(episode_return)
-                shown, ending = (
-                    paint(f"{episode_return:+g}", "1"),
-                    "terminated" if terminated else "truncated",
-                )
-                say(f"Return {shown} after {turns} turn{'s' * (turns > 1)}, {ending}.")
-        except (KeyboardInterrupt, EOFError):
-            say("\nStopped.")
-        finally:
-            self.env.close()
-            self._renderer.save(self._options.gif, self._options.delay)
-        if len(returns) > 1:
-            say(f"\n{len(returns)} episodes, mean return {np.mean(returns):+.4f}")
-
-    def render(self, *, wait: bool) -> None:
-        """Shows the environment as it is now, and waits after a turn."""
-        self._renderer.render()
-        if wait:
-            time.sleep(self._options.delay)
+    Args:
+        renderer: shows the environment after the reset and after each turn.
+        options: what was asked for.
+        play_episode: plays the episode of a reset seed; yields (0, False) after the reset, then each turn's
+            reward, and True if it terminated the episode.
+    """
+    returns: list[float] = []
+    try:
+        for seed in range(options.seed, options.seed + options.episodes):
+            say(f"\n{paint(f'Episode {len(returns) + 1} of {options.episodes}', '1')} (seed {seed})")
+            episode_return = 0.0
+            for turns, (reward, terminated) in enumerate(play_episode(seed)):
+                renderer.render()
+                episode_return += reward
+                ending = "terminated" if terminated else "truncated"
+                if turns > 0:
+                    time.sleep(options.delay)
+            returns.append(episode_return)
+            shown = paint(f"{episode_return:+g}", "1")
+            say(f"Return {shown} after {turns} turn{'s' * (turns > 1)}, {ending}.")
+    except (KeyboardInterrupt, EOFError):
+        say("\nStopped.")
+    finally:
+        renderer.close(options.delay)
+    if len(returns) > 1:
+        say(f"\n{len(returns)} episodes, mean return {np.mean(returns):+.4f}")
 
 
 def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) -> None:
     """Plays and prints episodes; the module has its model."""
-    stage = Stage(data, options)
-    runner = EnvRunner(stage.env, data.episode_prompts("predict"))
+    renderer = Renderer(data, options.gif)
+    runner = EnvRunner(renderer.env, data.episode_prompts("predict"))
     rng = None if options.greedy else np.random.default_rng(stream(options.seed, "predict", "actions"))
     say(escape_control_chars(runner.prompts.agent.system_prompt))
     with module.inference() as policy:
 
-        def play_episode(seed: int) -> tuple[float, int, bool]:
+        def play_episode(seed: int) -> Iterator[tuple[float, bool]]:
             runner.reset(seed)
-            stage.render(wait=False)
+            yield 0.0, False
             table = PromptTable(policy, keep_kv_cache=data.history != 0)
-            terminated = False
             while runner.live:
                 number = table.index(runner.prompt)
                 response_number = int(table.act(np.array([number]), rng)[0])
                 reward, terminated, _ = runner.step(table.responses[response_number])
-                note = "" if runner.parsed else "; the reply names no action"
+                note = "" if runner.parsed else "; the response names no action"
                 say("\n" + format_turn(table.turn(number, response_number, reward), note))
-                stage.render(wait=True)
-            return runner.episode_return, len(runner.responses), terminated
+                yield reward, terminated
 
-        stage.play(play_episode)
+        play_episodes(renderer, options, play_episode)
 
 
 def play_yourself(data: RolloutDataModule, options: PlayOptions) -> None:
     """Asks a person for every action."""
-    stage = Stage(data, options)
-    agent, env = data.agents["predict"], stage.env
+    renderer = Renderer(data, options.gif)
+    agent, env = data.agents["predict"], renderer.env
     say(escape_control_chars(agent.system_prompt))
 
-    def play_episode(seed: int) -> tuple[float, int, bool]:
+    def play_episode(seed: int) -> Iterator[tuple[float, bool]]:
         observation, info = env.reset(seed=seed)
-        stage.render(wait=False)
-        episode_return, turns, terminated, truncated = 0.0, 0, False, False
+        yield 0.0, False
+        terminated = truncated = False
         while not (terminated or truncated):
             action = _ask_person(agent, env, observation, info)
             observation, reward, terminated, truncated, info = env.step(action)
-            episode_return += float(reward)
-            turns += 1
             say(f"  reward {float(reward):+g}")
-            stage.render(wait=True)
+            yield float(reward), terminated
         say("\n" + escape_control_chars(agent.format_observation(observation)))
-        return episode_return, turns, bool(terminated)
 
-    stage.play(play_episode)
+    play_episodes(renderer, options, play_episode)
 
 
 def _ask_person(agent: TextAgent, env: gymnasium.Env, observation: Any, info: Any) -> Any:
@@ -173,11 +137,11 @@ def _ask_person(agent: TextAgent, env: gymnasium.Env, observation: Any, info: An
 def parse_typed_action(agent: TextAgent, candidates: Sequence[str], typed: str) -> ParsedAction:
     """The candidate of that number or name, or the action that the agent reads in the text if it is a
     candidate's."""
+    actions = [action_of(agent, text) for text in candidates]
     number = action_number(typed, candidates)
     if number is not None:
-        return ParsedAction(action_of(agent, candidates[number]))
+        return ParsedAction(actions[number])
     parsed = agent.parse(typed)
-    possible = [action_of(agent, text) for text in candidates]
-    if parsed.ok and candidates and not any(np.array_equal(parsed.action, action) for action in possible):
+    if parsed.ok and candidates and not any(np.array_equal(parsed.action, action) for action in actions):
         return ParsedAction.failure(f"{typed!r} is not among what can be done now")
     return parsed

@@ -1,6 +1,7 @@
 """Layout of a run's folder: `<default_root_dir>/version_<n>/` with logs, config.yaml, `checkpoints/` and
 `adapter/`."""
 
+import re
 from pathlib import Path
 
 from lgym.types import ConfigError
@@ -39,10 +40,15 @@ def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
-def version_of(checkpoint: Path, root: Path) -> int | None:
-    """The number of the run under `root` that a checkpoint belongs to; `None` for a checkpoint from
+def run_of(checkpoint: Path, root: Path) -> str | None:
+    """The folder's name of the run under `root` that a checkpoint belongs to; `None` for a checkpoint from
     elsewhere."""
     folder = checkpoint.resolve().parent.parent
-    number = folder.name.removeprefix("version_")
-    is_run = folder.parent == root.resolve() and folder.name.startswith("version_") and number.isdigit()
-    return int(number) if is_run else None
+    is_run = folder.parent == root.resolve() and re.fullmatch(r"version_\d+", folder.name)
+    return folder.name if is_run else None
+
+
+def run_folder(ckpt_path: str | None, root: str) -> Path:
+    """The folder of a checkpoint's run; `root` without one, and for a checkpoint that is in no run."""
+    folder = Path(ckpt_path or "").parent
+    return folder.parent if folder.name == CHECKPOINTS else Path(root)

@@ -1,15 +1,18 @@
 """Lightning's Trainer with `check` and `play`, and with an evaluation of the policy that a run ends with."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.trainer import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lgym.cli.check.checkup import check
+from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
 from lgym.cli.play import PlayOptions, play_yourself, watch
+from lgym.cli.runs import run_folder
 from lgym.data import RolloutDataModule
 from lgym.modules import PolicyLearner
+from lgym.terminal import say
+from lgym.types import ConfigError
 
 
 class LgymTrainer(Trainer):
@@ -37,14 +40,21 @@ class LgymTrainer(Trainer):
             ckpt_path: a checkpoint to look at instead of the untrained model: a file, or `last`.
             random_episodes: episodes to play at random; fewer if they take longer than a few seconds.
             json: a file to write the same to, as data.
+
+        Raises:
+            ConfigError: if no prompt can be made: a system prompt that is too long, candidates that are
+                alike.
         """
-        return check(
-            datamodule,
-            model,
-            lambda work: self._with_model(work, model, datamodule, ckpt_path),
-            random_episodes=random_episodes,
-            path=json,
-        )
+        if random_episodes < 1:
+            raise ConfigError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
+        checkup = Checkup(datamodule, model)
+        checkup.check_environment(random_episodes)
+        if any(finding.problem for finding in checkup.findings):
+            say("  The model is not looked at until this is mended.")
+        else:
+            self._with_model(checkup.check_model, model, datamodule, ckpt_path)
+        checkup.conclude(json)
+        return checkup.findings
 
     def play(
         self,
@@ -74,9 +84,17 @@ class LgymTrainer(Trainer):
             render: show the environment's own rendering too: its text, or its frames as a GIF.
             render_to: the GIF's file; by default play.gif in the run's folder.
         """
-        options = PlayOptions(
-            episodes, seed, greedy, delay, human, render, render_to, self.default_root_dir, ckpt_path
-        )
+        for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0), ("delay", delay, 0)):
+            if value < least:
+                raise ConfigError(f"--{name} is {value}; it must be {least} or more.")
+        if render_to is not None and not render:
+            raise ConfigError(
+                f"--render_to {render_to} is where --render writes frames to: give --render too."
+            )
+        if human and (greedy or ckpt_path is not None):
+            raise ConfigError(f"--human loads no model: leave {'--greedy' if greedy else '--ckpt_path'} out.")
+        gif = Path(render_to or run_folder(ckpt_path, self.default_root_dir) / "play.gif")
+        options = PlayOptions(episodes, seed, greedy, delay, gif if render else None)
         if human:
             play_yourself(datamodule, options)
         else:

@@ -14,9 +14,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         first: dict[Any, yaml.Node] = {}
         for key, _ in mapping.value:
             if isinstance(key, yaml.ScalarNode) and first.setdefault(key.value, key) is not key:
-                lines = f"lines {first[key.value].start_mark.line + 1} and {key.start_mark.line + 1}"
                 raise yaml.YAMLError(
-                    f"the key {key.value!r} stands twice in one place, in {lines}. Leave one of them."
+                    f"the key {key.value!r} stands twice in one place, in lines "
+                    f"{first[key.value].start_mark.line + 1} and {key.start_mark.line + 1}. Leave one of "
+                    "them."
                 )
         return mapping
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import types
 
 import gymnasium
@@ -19,7 +18,7 @@ from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import lgym
 from lgym.cli.check.findings import history_findings, parse_findings, returns_findings, seed_findings
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
-from lgym.cli.check.trial import Trial, estimate
+from lgym.cli.check.trial import Trial, estimate, kv_cache_bytes
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.terminal import format_tokens
 
@@ -170,16 +169,16 @@ def test_what_is_written_is_json(checked, tmp_path):
     assert record["scores"]["played at random"]["ci95"] is None
 
 
-def test_a_speaking_run_shows_replies_and_how_many_can_be_read(checked, speaking, tmp_path):
+def test_a_speaking_run_shows_responses_and_how_many_can_be_read(checked, speaking, tmp_path):
     """Random bytes are letters now and then."""
     status, said = checked(config=speaking, json=tmp_path / "check.json")
     assert status == 0, said
-    assert "replies that name an action" in said
+    assert "responses that name an action" in said
     assert "no action: no letter" in said
     assert 0.01 < json.loads((tmp_path / "check.json").read_text())["parse_rate"] < 1
 
 
-def test_replies_that_nobody_can_read_are_a_problem(checked, speaking):
+def test_responses_that_nobody_can_read_are_a_problem(checked, speaking):
     """Every reward would be the fallback's."""
     status, said = checked(config=speaking, data__agent="test_check.DeafAgent")
     assert status == 1
@@ -219,7 +218,7 @@ def test_a_history_that_does_not_fit_is_a_problem(checked, tmp_path):
     assert checked(**small, data__history=fits, data__num_envs=2)[0] == 0
 
 
-def test_a_speakers_history_is_measured_with_its_own_replies(checked, speaking, tmp_path):
+def test_a_speakers_history_is_measured_with_its_own_responses(checked, speaking, tmp_path):
     """The letters that random play says are shorter."""
     tiny.causal_lm(max_position_embeddings=128).save_pretrained(tmp_path / "short")
     tiny.tokenizer().save_pretrained(tmp_path / "short")
@@ -424,7 +423,7 @@ def test_an_estimate_is_proportional():
     rollout = types.SimpleNamespace(
         episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0], seconds=1.0
     )
-    trial = Trial(rollout, [], [], 1.0, None, 3.0, 2, False, 100, 110, 7, 0.0, math.inf, 2)
+    trial = Trial(rollout, [], [], 1.0, None, 3.0, 2, False, 100, 110, 7, 0.0)
     play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
     asked = estimate(data(20, None), trial, play, generates_text=False)
     assert asked["turns"] == 40.0  # 20 episodes of 2
@@ -432,18 +431,36 @@ def test_an_estimate_is_proportional():
     assert asked["play_seconds"] == 20.0 + 4.0  # half a second a prompt; 0.1 s a turn in the environments
     assert asked["learn_seconds"] == 5 * 40 * 3.0 / 2
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
-    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_reply=True), play, generates_text=True)
+    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_response=True), play, generates_text=True)
     assert spoken["play_seconds"] == 80 / 4
     assert spoken["learn_seconds"] == 5 * 80 * 3.0 / 2
-    written = dataclasses.replace(trial, kv_bytes_per_turn=30.0)
-    predicted = estimate(data(20, None), written, play, generates_text=True)
-    assert (
-        predicted["memory_bytes"] == 100 + 2 * (8 - 2) * 30 + 7
-    )  # keys and values of 6 environments more, copied once
-    bound = estimate(
-        data(20, None), dataclasses.replace(written, kv_bytes_bound=100.0), play, generates_text=True
+    written = dataclasses.replace(trial, kv_bytes=300.0)
+    assert estimate(data(20, None), written, play, generates_text=True)["memory_bytes"] == 100 + 300 + 7
+
+
+def test_keys_and_values_of_environments_that_play_together():
+    """3 layers of 2 heads of 2 numbers of 4 bytes, keys and values: 96 bytes a token, copied once; 4 tokens of
+    the prompt and 6 of the response in each environment."""
+    config = types.SimpleNamespace(num_attention_heads=2, hidden_size=4, num_hidden_layers=3)
+    causal_lm = types.SimpleNamespace(
+        config=types.SimpleNamespace(get_text_config=lambda: config),
+        get_input_embeddings=lambda: types.SimpleNamespace(weight=torch.zeros(1)),
     )
-    assert bound["memory_bytes"] == 100 + 2 * (100 - 2 * 30) + 7
+    policy = types.SimpleNamespace(
+        generates_text=True,
+        max_new_tokens=6,
+        kv_cache_tokens=50,
+        llm=types.SimpleNamespace(causal_lm=causal_lm),
+    )
+    module = types.SimpleNamespace(policy=policy)
+    rollout = types.SimpleNamespace(prompts=[types.SimpleNamespace(token_ids=range(4))])
+    alone, kept = (types.SimpleNamespace(history=history) for history in (0, "full"))
+    assert kv_cache_bytes(alone, module, rollout, 4) == 2 * 96 * 4 * 10
+    assert kv_cache_bytes(alone, module, rollout, 8) == 2 * 96 * 50  # no more are held
+    assert kv_cache_bytes(kept, module, rollout, 8) == 2 * 96 * 8 * 10  # but of whole conversations all
+    policy.generates_text = False
+    assert kv_cache_bytes(alone, module, rollout, 8) == 0
+    assert kv_cache_bytes(kept, module, rollout, 4) == 2 * 96 * 4 * 10
 
 
 def test_tokens_show_their_borders_and_nothing_acts(monkeypatch):

@@ -117,7 +117,7 @@ def test_a_speaking_policy_shows_what_it_said(played, tmp_path):
     config.write_text(letters.CONFIG)
     said = played(config, episodes=20)
     assert said.count("→") == 20
-    assert "the reply names no action" in said
+    assert "the response names no action" in said
 
 
 def test_words_do_not_act_on_the_terminal(played):

@@ -34,17 +34,16 @@ def constant_findings(play: RandomPlay) -> Iterator[Finding]:
 
 def discount_findings(gamma: float, play: RandomPlay, turns_per_rollout: int | None) -> Iterator[Finding]:
     """Values that bootstrap without a discount where episodes are cut: nothing bounds them then."""
-    if gamma < 1.0 or not (play.truncated or turns_per_rollout is not None):
-        return
-    cut = f"{play.truncated} of {len(play.returns)} episodes, played at random, were truncated"
-    if not play.truncated:
-        cut = f"data.turns_per_rollout is {turns_per_rollout}, which cuts episodes"
-    yield Finding(
-        False,
-        f"gamma is {gamma:g} and {cut}: the return after the cut is the value predicted for it, "
-        "undiscounted, so that values feed on themselves and may drift without bound. Set gamma: 0.99 "
-        "(model.init_args.gamma), unless episodes are sure to end by themselves.",
-    )
+    cut = f"data.turns_per_rollout is {turns_per_rollout}, which cuts episodes"
+    if play.truncated:
+        cut = f"{play.truncated} of {len(play.returns)} episodes, played at random, were truncated"
+    if gamma >= 1.0 and (play.truncated or turns_per_rollout is not None):
+        yield Finding(
+            False,
+            f"gamma is {gamma:g} and {cut}: the return after the cut is the value predicted for it, "
+            "undiscounted, so that values feed on themselves and may drift without bound. Set gamma: 0.99 "
+            "(model.init_args.gamma), unless episodes are sure to end by themselves.",
+        )
 
 
 def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | None) -> Iterator[Finding]:
@@ -74,18 +73,19 @@ def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | N
 
 def parse_findings(rate: float, responses: Sequence[str], *, imitates: bool) -> Iterator[Finding]:
     """Responses in which no action can be found."""
-    if rate >= MIN_PARSE_RATE:
-        return
-    seen = f"{rate:.1%} of {len(responses)} replies named an action; one of them is {responses[0][:120]!r}."
-    remedy = (
-        "There is nothing to learn from. Say in the system prompt how to answer, read what the model does "
-        "say with the agent's pattern or extract_action, show it the form by data.demonstrations "
-        "(model.loss.sft_rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy or "
-        "ThinkPolicy."
-    )
-    yield Finding(
-        not imitates, f"{seen} {'The turns to imitate have to teach the form first.' if imitates else remedy}"
-    )
+    if rate < MIN_PARSE_RATE:
+        remedy = (
+            "There is nothing to learn from. Say in the system prompt how to answer, read what the model "
+            "does say with the agent's pattern or extract_action, show it the form by data.demonstrations "
+            "(model.sft.rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy "
+            "or ThinkPolicy."
+        )
+        yield Finding(
+            not imitates,
+            f"{rate:.1%} of {len(responses)} responses named an action; one of them is "
+            f"{responses[0][:120]!r}. "
+            f"{'The turns to imitate have to teach the form first.' if imitates else remedy}",
+        )
 
 
 def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
@@ -129,38 +129,36 @@ def history_findings(
     builder: PromptBuilder, episodes: Sequence[Sequence[TurnTexts]], history: Any, limit: int
 ) -> Iterator[Finding]:
     """Episodes whose prompts, with all the earlier turns that `history` asks for, exceed `limit` tokens."""
-    num_turns, num_cut = 0, 0
-    worst: tuple[int, int] | None = None  # turns that fit, and tokens of one turn more
-    for episode in episodes:
-        num_turns += len(episode)
-        reach = len(episode) if history == "full" else min(len(episode), history + 1)
-        over = _turns_over(builder, episode, reach, limit)
-        num_cut += len(over)
+    cut = [_turns_over(builder, episode, history, limit) for episode in episodes]
+    fits: list[tuple[int, int]] = []  # turns that fit, and tokens of one turn more
+    for episode, over in zip(episodes, cut, strict=True):
         if over:
             shown = episode[: over[0] + 1]
-            lengths = range(1, len(shown) + 1)
-            fit = bisect_left(lengths, True, key=lambda n: _prompt_tokens(builder, shown[-n:]) > limit)
-            if worst is None or fit < worst[0]:
-                worst = (fit, _prompt_tokens(builder, shown[-fit - 1 :]))
-    if worst is not None and worst[0] == 0:
+            sizes = range(1, len(shown) + 1)
+            fit = bisect_left(sizes, True, key=lambda n: _prompt_tokens(builder, shown[-n:]) > limit)
+            fits.append((fit, _prompt_tokens(builder, shown[-fit - 1 :])))
+    least, tokens = min(fits, default=(None, 0))
+    if least == 0:
         yield Finding(
             True,
-            f"A prompt without any earlier turn has {worst[1]} tokens, and the model's context leaves "
+            f"A prompt without any earlier turn has {tokens} tokens, and the model's context leaves "
             f"{limit}, so that no data.history fits. Shorten the system prompt or what the agent's "
             "format_observation says, or choose a model with a longer context.",
         )
-    elif worst is not None:
+    elif least is not None:
+        share = sum(map(len, cut)) / sum(map(len, episodes))
         yield Finding(
             True,
-            f"data.history is {history}, but a prompt with {worst[0]} earlier turns has {worst[1]} tokens, "
-            f"and the model's context leaves {limit}: {num_cut / num_turns:.0%} of the prompts would be "
-            f"shortened. Set data.history: {worst[0] - 1}, shorten what the agent's format_observation says, "
-            "set data.max_episode_steps, or choose a model with a longer context.",
+            f"data.history is {history}, but a prompt with {least} earlier turns has {tokens} tokens, and "
+            f"the model's context leaves {limit}: {share:.0%} of the prompts would be shortened. Set "
+            f"data.history: {least - 1}, shorten what the agent's format_observation says, set "
+            "data.max_episode_steps, or choose a model with a longer context.",
         )
 
 
-def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], reach: int, limit: int) -> list[int]:
-    """Indices of the turns whose prompts, of `reach` turns with their own, are over the limit."""
+def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], history: Any, limit: int) -> list[int]:
+    """Indices of the turns whose prompts, with the earlier turns of `history`, are over the limit."""
+    reach = len(episode) if history == "full" else min(len(episode), history + 1)
 
     def over(t: int) -> bool:
         return _prompt_tokens(builder, episode[max(0, t + 1 - reach) : t + 1]) > limit

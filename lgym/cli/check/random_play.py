@@ -3,7 +3,6 @@
 import copy
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -30,9 +29,8 @@ def score(returns: Sequence[float]) -> dict[str, float] | None:
     """
     if not returns:
         return None
-    n = len(returns)
-    ci95 = 1.96 * float(np.std(returns, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
-    return {"mean": float(np.mean(returns)), "ci95": ci95, "episodes": n}
+    ci95 = 1.96 * float(np.std(returns, ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else math.inf
+    return {"mean": float(np.mean(returns)), "ci95": ci95, "episodes": len(returns)}
 
 
 @dataclass
@@ -125,7 +123,8 @@ def play_at_random(
         seed: reset seed of the first episode.
         seconds: time after which no episode begins, and none goes on.
     """
-    rng, play = np.random.default_rng(stream(seed, "fit", "actions")), RandomPlay()
+    rng = np.random.default_rng(stream(seed, "fit", "actions"))
+    play = RandomPlay()
     prompts: set[Any] = set()
     started = time.perf_counter()
     with closing(make_env()) as env:
@@ -142,15 +141,14 @@ def play_at_random(
 def _record(
     play: RandomPlay, episode: Iterator[RandomTurn], prompts: set[Any], history: Any, deadline: float
 ) -> None:
-    shown: deque[tuple[str, str]] = deque(maxlen=None if history == "full" else history)
     turns: list[tuple[str, str]] = []
     total, past = 0.0, 0
     for turn in episode:
         play.questions.setdefault(turn.question)
-        prompts.add((past, turn.question) if history == "full" else (tuple(shown), turn.question))
+        shown = past if history == "full" else tuple(turns[max(0, len(turns) - history) :])
+        prompts.add((shown, turn.question))
         play.distinct.append(len(prompts))
         turns.append((turn.question[0], turn.answer))
-        shown.append(turns[-1])
         past = hash((past, turns[-1]))  # stands for all that went before
         total += turn.reward
         if turn.terminated or turn.truncated:
@@ -172,30 +170,29 @@ def seed_fault(make_env: Callable[[], gymnasium.Env], agent: TextAgent, seeds: S
     Returns:
         The difference in words; `None` if there is none.
     """
-    rng = np.random.default_rng(0)
     with closing(make_env()) as used, closing(make_env()) as fresh:
-        for seed in seeds:
-            list(islice(random_turns(used, agent, seed + 1, rng, used.action_space), 3))
-            fault = _difference(used, fresh, agent, seed)
-            if fault is not None:
-                return fault
-    return None
+        return next(_differences(used, fresh, agent, seeds), None)
 
 
-def _difference(used: gymnasium.Env, fresh: gymnasium.Env, agent: TextAgent, seed: int) -> str | None:
-    episodes = []
-    for env in (used, fresh):
-        space = copy.deepcopy(fresh.action_space)  # the environments may share theirs
-        space.seed(seed)
-        episodes.append(random_turns(env, agent, seed, np.random.default_rng(seed), space))
-    for turn, (first, second) in enumerate(islice(zip(*episodes, strict=False), COMPARED_TURNS)):
-        where = f"reset with seed {seed} and given the same {{}} actions, it"
-        if first.question != second.question:
-            shown = (
-                f"showed {first.question[0]!r} and then {second.question[0]!r}, or offered other candidates"
-            )
-            return f"{where.format(turn)} {shown}"
-        if first != second:
-            paid = f"paid {first.reward:g} and then {second.reward:g}, or ended once and went on once"
-            return f"{where.format(turn + 1)} {paid}"
-    return None
+def _differences(
+    used: gymnasium.Env, fresh: gymnasium.Env, agent: TextAgent, seeds: Sequence[int]
+) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    for seed in seeds:
+        list(islice(random_turns(used, agent, seed + 1, rng, used.action_space), 3))
+        episodes = []
+        for env in (used, fresh):
+            space = copy.deepcopy(fresh.action_space)  # the environments may share theirs
+            space.seed(seed)
+            episodes.append(random_turns(env, agent, seed, np.random.default_rng(seed), space))
+        for turn, (first, second) in enumerate(islice(zip(*episodes, strict=False), COMPARED_TURNS)):
+            if first.question != second.question:
+                yield (
+                    f"reset with seed {seed} and given the same {turn} actions, it showed "
+                    f"{first.question[0]!r} and then {second.question[0]!r}, or offered other candidates"
+                )
+            elif first != second:
+                yield (
+                    f"reset with seed {seed} and given the same {turn + 1} actions, it paid {first.reward:g} "
+                    f"and then {second.reward:g}, or ended once and went on once"
+                )

@@ -20,106 +20,114 @@ from lgym.terminal import (
     say,
     use_color,
 )
+from lgym.types import ParsedAction
 
-MAX_REPLIES = 3
+MAX_RESPONSES = 3
 MAX_CANDIDATES = 20
 MAX_TURNS = 12
 
 
-def _heading(text: str) -> None:
-    say(f"\n{paint(text, '1')}")
+def _show(heading: str, *lines: str | None) -> None:
+    """Prints a heading and the lines that there are."""
+    say(f"\n{paint(heading, '1')}")
+    for line in lines:
+        if line is not None:
+            say(line)
 
 
 def show_environment(data: RolloutDataModule, play: RandomPlay, *, seed_honored: bool) -> None:
     """Prints the results of random play."""
-    _heading(f"{data.env} in the words of {type(data.agent).__name__}")
-    say(f"  seed honored: {'yes, the same episodes twice' if seed_honored else 'no'}")
-    say(
-        f"  played at random: {len(play.returns)} episodes, {len(play.distinct)} turns in {play.seconds:.1f} "
-        f"s, {play.distinct[-1]} distinct prompts"
+    _show(
+        f"{data.env} in the words of {type(data.agent).__name__}",
+        f"  seed honored: {'yes, the same episodes twice' if seed_honored else 'no'}",
+        f"  played at random: {len(play.returns)} episodes, {len(play.distinct)} turns in "
+        f"{play.seconds:.1f} s, {play.distinct[-1]} distinct prompts",
     )
 
 
 def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any]:
     """Prints a prompt, the policy's answers to it and an episode; returns the prompt and the answers."""
-    rollout, episode = trial.rollout, trial.episodes[0]
-    responses = rollout.turn_responses()
-    prompt = rollout.turn_prompts()[0]
-    marks = "shades" if use_color() else "│"
-    _heading(
-        f"A prompt, {len(prompt.token_ids)} tokens ({marks} between tokens; nothing of it is the policy's)"
+    prompt = trial.rollout.turn_prompts()[0]
+    responses = trial.rollout.turn_responses()
+    _show(
+        f"A prompt, {len(prompt.token_ids)} tokens ({'shades' if use_color() else '│'} between tokens; "
+        "nothing of it is the policy's)",
+        format_tokens(tokenizer.decode([token]) for token in prompt.token_ids),
     )
-    say(format_tokens(tokenizer.decode([token]) for token in prompt.token_ids))
-    answers: dict[str, Any]
     if responses[0].candidate_logprobs:
-        probabilities = map(math.exp, responses[0].candidate_logprobs)
-        answers = {"candidates": dict(zip(prompt.candidates, probabilities, strict=True))}
-        _show_candidates(prompt, answers["candidates"], float(rollout.values[0, 0]), tokenizer)
+        value = float(trial.rollout.values[0, 0])
+        answers = _show_candidates(prompt, responses[0].candidate_logprobs, value, tokenizer)
     else:
-        answers = {"replies": _show_replies(responses[:MAX_REPLIES], agent, tokenizer)}
-    _heading(f"An episode (seed {episode.seed})")
-    for turn in episode.turns[:MAX_TURNS]:
-        say("  " + format_turn(turn).replace("\n", "\n  "))
-    if len(episode.turns) > MAX_TURNS:
-        say(f"  and {len(episode.turns) - MAX_TURNS} more turns")
-    say(f"  return {episode.episode_return:+g}")
+        answers = _show_responses(responses[:MAX_RESPONSES], agent, tokenizer)
+    episode = trial.episodes[0]
+    hidden = len(episode.turns) - MAX_TURNS
+    _show(
+        f"An episode (seed {episode.seed})",
+        *("  " + format_turn(turn).replace("\n", "\n  ") for turn in episode.turns[:MAX_TURNS]),
+        f"  and {hidden} more turns" if hidden > 0 else None,
+        f"  return {episode.episode_return:+g}",
+    )
     return {"prompt": tokenizer.decode(list(prompt.token_ids)), **answers}
 
 
-def _show_candidates(prompt: Prompt, chances: Mapping[str, float], value: float, tokenizer: Any) -> None:
+def _show_candidates(
+    prompt: Prompt, logprobs: Sequence[float], value: float, tokenizer: Any
+) -> dict[str, Any]:
     """Prints the likeliest candidates with their probabilities and tokens, in the agent's order."""
-    _heading(f"What the policy makes of its candidates now ({len(chances)})")
-    likeliest = sorted(chances, key=lambda text: -chances[text])[:MAX_CANDIDATES]
-    shown = {
-        text: ids
-        for text, ids in zip(prompt.candidates, prompt.candidate_ids, strict=True)
-        if text in likeliest
-    }
-    for line, ids in zip(
-        probability_bars({text: chances[text] for text in shown}), shown.values(), strict=True
-    ):
-        say(f"{line}  {format_tokens([tokenizer.decode([i]) for i in ids], chosen=[True] * len(ids))}")
-    if len(shown) < len(chances):
-        say(f"  and {len(chances) - len(shown)} less likely ones")
-    if not math.isnan(value):
-        say(f"  state value {value:+.3f}")
+    probabilities = dict(zip(prompt.candidates, map(math.exp, logprobs), strict=True))
+    likeliest = sorted(probabilities, key=lambda text: -probabilities[text])[:MAX_CANDIDATES]
+    shown = {text: p for text, p in probabilities.items() if text in likeliest}
+    token_ids = dict(zip(prompt.candidates, prompt.candidate_ids, strict=True))
+    tokens = ([tokenizer.decode([token]) for token in token_ids[text]] for text in shown)
+    hidden = len(probabilities) - len(shown)
+    _show(
+        f"What the policy makes of its candidates now ({len(probabilities)})",
+        *(
+            f"{bar}  {format_tokens(texts, chosen=[True] * len(texts))}"
+            for bar, texts in zip(probability_bars(shown), tokens, strict=True)
+        ),
+        f"  and {hidden} less likely ones" if hidden else None,
+        None if math.isnan(value) else f"  state value {value:+.3f}",
+    )
+    return {"candidates": probabilities}
 
 
-def _show_replies(replies: Sequence[Response], agent: TextAgent, tokenizer: Any) -> list[dict[str, str]]:
-    _heading(f"Replies, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
-    read = []
-    for reply in replies:
-        reading = "ends with its choice"
-        if reply.choice < 0:
-            parsed = agent.parse(reply.text)
-            no_action = f"no action: {one_line(parsed.reason)[:200]}"
-            reading = f"the action {parsed.action!r}" if parsed.ok else no_action
-        read.append({"text": reply.text, "read": reading})
-        say(format_tokens([tokenizer.decode([token]) for token in reply.token_ids], chosen=reply.action_mask))
-        say(f"  → {reading}{'' if reply.finished else '; cut off at the limit'}")
-    return read
+def _show_responses(responses: Sequence[Response], agent: TextAgent, tokenizer: Any) -> dict[str, Any]:
+    _show(f"Responses, sampled (tokens that the policy chose are {'in green' if use_color() else 'in [ ]'})")
+    record = []
+    for response in responses:
+        reading = "ends with its choice" if response.choice >= 0 else _reading(agent.parse(response.text))
+        record.append({"text": response.text, "read": reading})
+        texts = (tokenizer.decode([token]) for token in response.token_ids)
+        say(format_tokens(texts, chosen=response.action_mask))
+        say(f"  → {reading}{'' if response.finished else '; cut off at the limit'}")
+    return {"replies": record}
+
+
+def _reading(parsed: ParsedAction) -> str:
+    return f"the action {parsed.action!r}" if parsed.ok else f"no action: {one_line(parsed.reason)[:200]}"
 
 
 def show_scores(rows: Mapping[str, Any], cut: int | None) -> None:
     """Prints mean returns: scores, exact numbers, or `None` for an unknown one."""
-    _heading("Mean return per episode")
     width = max(map(len, rows))
-    for name, row in rows.items():
-        if isinstance(row, Mapping):
-            shown = f"{row['mean']:+.4f} ± {row['ci95']:.4f}  ({row['episodes']} episodes)"
-        else:
-            shown = "unknown: none ended in time" if row is None else f"{row:+.4f}"
-        say(f"  {one_line(name):<{width}}  {shown}")
-    if cut is not None:
-        say(f"  The model's episodes were cut off after {cut} turns here, so that its score says little.")
+    _show(
+        "Mean return per episode",
+        *(f"  {one_line(name):<{width}}  {_score(row)}" for name, row in rows.items()),
+        None
+        if cut is None
+        else f"  The model's episodes were cut off after {cut} turns here, so that its score says little.",
+    )
+
+
+def _score(row: Any) -> str:
+    if isinstance(row, Mapping):
+        return f"{row['mean']:+.4f} ± {row['ci95']:.4f}  ({row['episodes']} episodes)"
+    return "unknown: none ended in time" if row is None else f"{row:+.4f}"
 
 
 def show_costs(
-    data: RolloutDataModule,
-    trial: Trial,
-    counts: Mapping[str, float],
-    whole: Mapping[str, float],
-    rate: float | None,
+    data: RolloutDataModule, trial: Trial, counts: Mapping[str, float], whole: Mapping[str, float]
 ) -> None:
     """Prints the tokens of prompts and answers, the costs of a whole rollout, and the measurements behind
     them.
@@ -129,36 +137,32 @@ def show_costs(
         trial: the measurements.
         counts: of `count_tokens`.
         whole: of `estimate`.
-        rate: fraction of replies that name an action; `None` for a policy that chooses.
     """
-    _heading("Tokens per turn")
-    say(
-        f"  prompt {counts['prompt_mean']:.1f}, at most {counts['prompt_most']} of the "
-        f"{counts['context_length']} that fit; the first {counts['shared']} are the same in all"
-    )
+    rate = trial.parse_rate
     has_cut = rate is not None or counts["cut_replies"]
-    cut = f", {counts['cut_replies']:.0%} cut off at the limit" if has_cut else ""
-    say(f"  answer {counts['reply_mean']:.1f}{cut}")
-    say(f"  distinct prompts: {counts['distinct_prompts']} in {counts['turns']} turns")
-    if rate is not None:
-        say(f"  replies that name an action: {rate:.1%}")
+    _show(
+        "Tokens per turn",
+        f"  prompt {counts['prompt_mean']:.1f}, at most {counts['prompt_most']} of the "
+        f"{counts['context_length']} that fit; the first {counts['shared']} are the same in all",
+        f"  answer {counts['reply_mean']:.1f}"
+        + (f", {counts['cut_replies']:.0%} cut off at the limit" if has_cut else ""),
+        f"  distinct prompts: {counts['distinct_prompts']} in {counts['turns']} turns",
+        None if rate is None else f"  responses that name an action: {rate:.1%}",
+    )
     episodes, played = data.episodes_per_rollout, trial.rollout
-    _heading(
-        f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about"
-    )
-    say(f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts")
-    say(
+    _show(
+        f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about",
+        f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts",
         f"  {_duration(whole['play_seconds'])} to play, {_duration(whole['learn_seconds'])} to learn from in "
-        f"{data.update_epochs} passes, without turns to imitate"
-    )
-    if whole["memory_bytes"] > trial.moment_bytes:
-        say(f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most")
-    say(
+        f"{data.update_epochs} passes, without turns to imitate",
+        f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most"
+        if whole["memory_bytes"] > trial.moment_bytes
+        else None,
         f"  measured: {int(played.mask.sum())} turns with {len(played.prompts)} distinct prompts in "
         f"{played.seconds:.1f} s, one minibatch of {trial.step_size} "
-        f"{'turns' if trial.by_reply else 'prompts'} in {trial.step_seconds:.1f} s, "
+        f"{'turns' if trial.by_response else 'prompts'} in {trial.step_seconds:.1f} s, "
         f"{trial.step_bytes / 1e9:.1f} GB; the rest is extrapolated, and rather too much: a whole rollout "
-        "shares more"
+        "shares more",
     )
 
 

@@ -4,7 +4,6 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from lgym.rollout import Rollout
 from lgym.types import Episode
 
 SHARED_TURNS = 128  # of a small rollout, where prompts recur and are computed once
-SEPARATE_TURNS = 64  # of a small rollout, where each costs a forward pass or a reply of its own
+SEPARATE_TURNS = 64  # of a small rollout, where each costs a forward pass or a response of its own
 SCORE_TURNS, SCORE_SECONDS = 1024, 6.0  # small rollouts are played, for the score, until one of them is over
 
 
@@ -34,34 +33,29 @@ class Trial:
         rollout: the first of the small rollouts, which is also the one that is learned from.
         episodes: its episodes.
         returns: of all episodes played.
-        parse_rate: fraction of all replies that named an action; 1 for a policy that chooses.
+        parse_rate: fraction of all responses that named an action; `None` for a policy that chooses.
         cut: turns after which episodes were cut here and would not be in training; `None` where none were.
         step_seconds: duration of the step.
-        step_size: turns in the minibatch if these are counted in replies, else distinct prompts.
-        by_reply: minibatches are counted in replies.
+        step_size: turns in the minibatch if these are counted in responses, else distinct prompts.
+        by_response: minibatches are counted in responses.
         play_bytes: peak memory before the step.
         step_bytes: peak memory with it.
         moment_bytes: memory that an optimizer with two moments of every trained parameter will add.
-        kv_bytes_per_turn: keys and values of a prompt and its reply, where they are held; 0 where nothing is
-            written.
-        kv_bytes_bound: largest size of them that is held at once; infinite where all conversations are kept.
-        num_envs: environments that played together.
+        kv_bytes: memory that the keys and values of a whole rollout's environments will add.
     """
 
     rollout: Rollout
     episodes: list[Episode]
     returns: list[float]
-    parse_rate: float
+    parse_rate: float | None
     cut: int | None
     step_seconds: float
     step_size: int
-    by_reply: bool
+    by_response: bool
     play_bytes: int
     step_bytes: int
     moment_bytes: int
-    kv_bytes_per_turn: float
-    kv_bytes_bound: float
-    num_envs: int
+    kv_bytes: float
 
 
 def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> Trial:
@@ -70,76 +64,77 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
 
     No weight changes, and no setting of `data`.
     """
-    small, cut = _shrink(data, module, play)
+    small = _shrink(data, module, play)
     training: Any = small.train_dataloader().dataset.play  # type: ignore[attr-defined]
-    started = time.perf_counter()
+    deadline = time.perf_counter() + SCORE_SECONDS
     with closing(training.collector) as collector, module.inference() as policy:
         play_more = partial(
             collector.play, policy, training.rngs["actions"], episodes=small.episodes_per_rollout
         )
-        rollout = play_more()
+        rollouts = [play_more()]
         episodes = list(collector.transcripts)
-        played = [rollout]
-        while _num_turns(played) < SCORE_TURNS and time.perf_counter() - started < SCORE_SECONDS:
-            played.append(play_more())
+        while sum(map(_num_turns, rollouts)) < SCORE_TURNS and time.perf_counter() < deadline:
+            rollouts.append(play_more())
     play_bytes = peak_bytes(module.device)
-    batch, _ = module.prepare(rollout)
+    batch, _ = module.prepare(rollouts[0])
     order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
     minibatch = next(batch.minibatches(small.minibatch_size, order)).to(module.device)
     step_seconds = _time_step(module, minibatch)
+    parsed = torch.cat([rollout.parsed[rollout.mask] for rollout in rollouts])
     return Trial(
-        rollout,
-        episodes,
-        [episode_return for part in played for episode_return in part.episode_returns.tolist()],
-        sum(int(part.parsed[part.mask].sum()) for part in played) / _num_turns(played),
-        cut,
-        step_seconds,
-        len(minibatch.prompts) if batch.by_prompt else len(minibatch),
-        not batch.by_prompt,
-        play_bytes,
-        peak_bytes(module.device),
-        2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
-        *_kv_bytes(module, rollout, kept=small.history != 0),
-        small.num_envs,
+        rollout=rollouts[0],
+        episodes=episodes,
+        returns=torch.cat([rollout.episode_returns for rollout in rollouts]).tolist(),
+        parse_rate=None if module.policy.scores_candidates else float(parsed.double().mean()),
+        cut=None if small.max_episode_steps == data.max_episode_steps else small.max_episode_steps,
+        step_seconds=step_seconds,
+        step_size=len(minibatch.prompts) if batch.by_prompt else len(minibatch),
+        by_response=not batch.by_prompt,
+        play_bytes=play_bytes,
+        step_bytes=peak_bytes(module.device),
+        moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
+        kv_bytes=kv_cache_bytes(data, module, rollouts[0], data.num_envs)
+        - kv_cache_bytes(data, module, rollouts[0], small.num_envs),
     )
 
 
-def _kv_bytes(module: PolicyLearner, rollout: Rollout, *, kept: bool) -> tuple[float, float]:
-    """Bytes of the keys and values of a prompt with its candidates or reply, and the bound of all that are
-    held."""
+def kv_cache_bytes(data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, num_envs: int) -> float:
+    """Bytes of the keys and values of so many environments, each with a prompt and its response.
+
+    They are copied when some of their rows go on. None are held where nothing is written, and all where
+    conversations are kept.
+    """
+    kept = data.history != 0
     if not (module.policy.generates_text or kept):
-        return 0.0, math.inf
-    llm: Any = module.policy.llm
-    dtype = llm.causal_lm.get_input_embeddings().weight.dtype
-    per_token = kv_bytes_per_token(llm.causal_lm.config.get_text_config(), dtype)
+        return 0.0
+    causal_lm: Any = module.policy.llm.causal_lm
+    per_token = kv_bytes_per_token(
+        causal_lm.config.get_text_config(), causal_lm.get_input_embeddings().weight.dtype
+    )
     prompt_length = fmean(len(prompt.token_ids) for prompt in rollout.prompts)
     bound = math.inf if kept else float(getattr(module.policy, "kv_cache_tokens", math.inf))
-    return per_token * (prompt_length + module.policy.max_new_tokens), per_token * bound
+    return 2 * per_token * min(num_envs * (prompt_length + module.policy.max_new_tokens), bound)
 
 
-def _shrink(
-    data: RolloutDataModule, module: PolicyLearner, play: RandomPlay
-) -> tuple[RolloutDataModule, int | None]:
-    """A copy of `data` with rollouts of a few episodes, and the turns after which these are now cut, if they
-    are."""
-    small = copy.copy(data)
+def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> RolloutDataModule:
+    """A copy of `data` with rollouts of a few episodes, which have another limit if they are long."""
     budget = SEPARATE_TURNS if module.policy.generates_text or data.history != 0 else SHARED_TURNS
-    length = fmean(play.lengths) if play.lengths else len(play.longest)
+    length = fmean(play.lengths or [len(play.longest)])
     groups = max(1 if data.group_size > 3 else 4, int(budget / length) // data.group_size)
     if data.episodes_per_rollout is not None:
         groups = min(groups, data.episodes_per_rollout // data.group_size)
     episodes = groups * data.group_size
-    small.episodes_per_rollout, small.turns_per_rollout = episodes, None
+    small = copy.copy(data)
+    small.turns_per_rollout = None
+    small.episodes_per_rollout = small.log_episodes_per_rollout = episodes
     small.num_envs = min(data.num_envs, episodes)
-    small.log_episodes_per_rollout = episodes
-    if episodes * length <= 2 * budget:
-        return small, None
-    small.max_episode_steps = max(2, budget // episodes)
-    return small, small.max_episode_steps
+    if episodes * length > 2 * budget:
+        small.max_episode_steps = max(2, budget // episodes)
+    return small
 
 
-def _num_turns(rollouts: Sequence[Rollout]) -> int:
-    return sum(int(rollout.mask.sum()) for rollout in rollouts)
+def _num_turns(rollout: Rollout) -> int:
+    return int(rollout.mask.sum())
 
 
 def _time_step(module: PolicyLearner, minibatch: Any) -> float:
@@ -165,8 +160,7 @@ def peak_bytes(device: torch.device) -> int:
         return 0
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
@@ -180,7 +174,7 @@ def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
         "shared": common_prefix_length([prompt.token_ids for prompt in acted_on]),
         "reply_mean": fmean(len(response.token_ids) for response in responses),
         "distinct_prompts": len(acted_on),
-        "turns": int(rollout.mask.sum()),
+        "turns": _num_turns(rollout),
         "context_length": context_length,
         "cut_replies": fmean(not response.finished for response in responses),
     }
@@ -198,25 +192,22 @@ def estimate(
     rollout = trial.rollout
     lengths = rollout.episode_lengths.tolist() if trial.cut is None else play.lengths or [len(play.longest)]
     turns = float(data.turns_per_rollout or (data.episodes_per_rollout or 0) * fmean(lengths))
-    played = int(rollout.mask.sum())
-    distinct = max(play.distinct_after(turns), float(len(rollout.prompts)) if turns >= played else 1.0)
-    distinct = min(distinct, turns)
+    played = _num_turns(rollout)
+    least = float(len(rollout.prompts)) if turns >= played else 1.0
+    distinct = min(turns, max(least, play.distinct_after(turns)))
     if generates_text:
         play_seconds = rollout.seconds / played * turns
     else:
-        play_seconds = rollout.seconds / len(rollout.prompts) * distinct
-        play_seconds += play.seconds / len(play.distinct) * turns
-    units = turns if trial.by_reply else distinct
-    size = min(float(data.minibatch_size), units)
-    activations = (trial.step_bytes - trial.play_bytes) * max(1.0, size / trial.step_size)
-    few, many = (
-        min(n * trial.kv_bytes_per_turn, trial.kv_bytes_bound) for n in (trial.num_envs, data.num_envs)
-    )
-    kv_cache = 2 * (many - few)  # copied when some of their rows go on
+        seconds_per_env_turn = play.seconds / len(play.distinct)
+        play_seconds = rollout.seconds / len(rollout.prompts) * distinct + seconds_per_env_turn * turns
+    units = turns if trial.by_response else distinct
+    growth = max(1.0, min(float(data.minibatch_size), units) / trial.step_size)
     return {
         "turns": turns,
         "distinct_prompts": distinct,
         "play_seconds": play_seconds,
         "learn_seconds": data.update_epochs * units * trial.step_seconds / trial.step_size,
-        "memory_bytes": trial.play_bytes + max(activations, kv_cache) + trial.moment_bytes,
+        "memory_bytes": trial.play_bytes
+        + max((trial.step_bytes - trial.play_bytes) * growth, trial.kv_bytes)
+        + trial.moment_bytes,
     }
