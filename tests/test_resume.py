@@ -111,13 +111,15 @@ THINKS = "ThinkPolicy, init_args: {max_reasoning_tokens: 3}"
 SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
 
 
-@pytest.mark.parametrize("policy", [THINKS, SPEAKS], ids=["thinks", "speaks"])
 @pytest.mark.parametrize(
-    ("data", "sft", "stop", "last"),
+    ("policy", "data", "sft", "stop", "last"),
     [
-        pytest.param(MID_TALK, "{}", 1, 2, id="mid-conversation"),
-        pytest.param(BEST, "{coef: 1.0}", 2, 3, id="replay"),
-        pytest.param(WARM, "{rollouts: 2}", 1, 3, id="warm-up"),
+        pytest.param(THINKS, MID_TALK, "{}", 1, 2, id="mid-conversation-thinks"),
+        pytest.param(SPEAKS, MID_TALK, "{}", 1, 2, id="mid-conversation-speaks"),
+        pytest.param(THINKS, BEST, "{coef: 1.0}", 2, 3, id="replay-thinks"),
+        pytest.param(SPEAKS, BEST, "{coef: 1.0}", 2, 3, id="replay-speaks", marks=pytest.mark.slow),
+        pytest.param(THINKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-thinks", marks=pytest.mark.slow),
+        pytest.param(SPEAKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-speaks"),
     ],
 )
 def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, sft, stop, last):
