@@ -100,7 +100,10 @@ WARM = """episodes_per_rollout: 8
   demonstrations:
     - class_path: lgym.data.ExpertDemonstrations
       init_args: {episodes: 4, policy: {class_path: lgym.agents.experts.Uniform, init_args: {actions: 2}}}"""
-BEST = "episodes_per_rollout: 8\n  self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.5}}"
+BEST = """episodes_per_rollout: 8
+  self_imitation:
+    class_path: lgym.data.BestEpisodeBuffer
+    init_args: {top_fraction: 0.5, min_return: 0} # all its episodes pay alike"""
 MEMORIES = """turns_per_rollout: 24
   history: {history}
   eval_episodes: 2
