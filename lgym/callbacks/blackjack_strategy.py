@@ -1,5 +1,7 @@
 """Exact value and hit/stay chart of a Blackjack policy."""
 
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import lightning as L
@@ -15,19 +17,19 @@ from lgym.policies import CandidatePolicy
 from lgym.types import ConfigError
 
 
+@dataclass(eq=False)
 class BlackjackStrategy(L.Callback):
     """Evaluates the policy on all 280 states: its exact value by dynamic programming, its agreement with
     optimal play and, as a picture, its strategy. If it does so in every rollout, the hands are played by the
-    same answers."""
+    same answers.
 
-    def __init__(self, every_n_rollouts: int = 1, chart_every_n_rollouts: int = 5) -> None:
-        """
-        Args:
-            every_n_rollouts: interval at which the exact value is computed while training.
-            chart_every_n_rollouts: interval at which the chart is drawn.
-        """
-        self.every_n_rollouts = every_n_rollouts
-        self.chart_every_n_rollouts = chart_every_n_rollouts
+    Args:
+        every_n_rollouts: interval at which the exact value is computed while training.
+        chart_every_n_rollouts: interval at which the chart is drawn.
+    """
+
+    every_n_rollouts: int = 1
+    chart_every_n_rollouts: int = 5
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
@@ -42,23 +44,21 @@ class BlackjackStrategy(L.Callback):
                 "BlackjackStrategy asks for the probabilities of hit and stay, which only the candidate "
                 "policy knows. Take the callback out of trainer.callbacks."
             )
-        if (
-            self.every_n_rollouts == 1 and data.history == 0
-        ):  # otherwise later turns would have nothing to go on from
+        # With a history, or not in every rollout, later turns would have nothing to go on from.
+        if self.every_n_rollouts == 1 and data.history == 0:
             data.prefetched_observations = blackjack.states()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        last = trainer.current_epoch + 1 == trainer.max_epochs
-        if trainer.current_epoch % self.every_n_rollouts == 0 or last:
-            draws = trainer.current_epoch % self.chart_every_n_rollouts == 0 or last
-            self._evaluate(trainer, pl_module, draws=draws)
+        epoch = trainer.current_epoch
+        last = epoch + 1 == trainer.max_epochs
+        if epoch % self.every_n_rollouts == 0 or last:
+            self._evaluate(trainer, pl_module, draws=epoch % self.chart_every_n_rollouts == 0 or last)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.state.fn == "validate":
+        if trainer.state.fn != "fit":
             self._evaluate(trainer, pl_module)
 
-    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._evaluate(trainer, pl_module)
+    on_test_epoch_end = on_validation_epoch_end
 
     def _evaluate(self, trainer: L.Trainer, module: Any, *, draws: bool = True) -> None:
         hit = hit_probabilities(trainer.datamodule, module)  # type: ignore[attr-defined]
@@ -81,8 +81,8 @@ def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndar
         assert isinstance(policy, CandidatePolicy)
         policy.prefetch(prompts)
         logprobs = policy.distributions(prompts)
-    hits = np.zeros(logprobs.shape)
-    for row, prompt in enumerate(prompts):
-        for column, candidate in enumerate(prompt.candidates):
-            hits[row, column] = action_of(data.agent, candidate) == blackjack.HIT
-    return (logprobs.double().exp().numpy() * hits).sum(1)
+    hits = []
+    for row, prompt in zip(logprobs.double().exp().tolist(), prompts, strict=True):
+        is_hit = [action_of(data.agent, candidate) == blackjack.HIT for candidate in prompt.candidates]
+        hits.append(sum(compress(row, is_hit)))
+    return np.array(hits)

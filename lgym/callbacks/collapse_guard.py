@@ -8,8 +8,14 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lgym.callbacks.collapse_criteria import UPDATE_METRICS, CollapseDetector
-from lgym.callbacks.collapse_report import REPORT, events_table, origin_of, report
+from lgym.callbacks.collapse_criteria import (
+    REPORT,
+    UPDATE_METRICS,
+    CollapseDetector,
+    events_table,
+    origin_of,
+    report,
+)
 from lgym.modules import PolicyLearner
 from lgym.modules.snapshot import all_finite, put_back, snapshot
 from lgym.terminal import say
@@ -77,6 +83,7 @@ class CollapseGuard(L.Callback):
             if not valid:
                 raise ConfigError(f"{name} is {value!r}; it must {requirement}.")
         self.act = act
+        self.snapshots = 2 if act else 0  # kept at most, each about the size of a checkpoint
         self.monitor = monitor
         self.mode = mode
         self.non_finite = non_finite
@@ -96,13 +103,8 @@ class CollapseGuard(L.Callback):
         self.rates: list[dict[str, float]] | None = None  # as configured
         self._score: float | None = None
         self._eval_interval: int | None = None  # rollouts between two evaluations
-        self._fault = ""
+        self._faults: list[str] = []  # what was not finite, in the update at hand
         self._had_fault = False
-
-    @property
-    def snapshots(self) -> int:
-        """Number of snapshots that it keeps at most, each about the size of a checkpoint."""
-        return 2 if self.act else 0
 
     @property
     def stopped(self) -> bool:
@@ -119,12 +121,11 @@ class CollapseGuard(L.Callback):
             self.lr_factor = 1.0
         if self.stopped:
             self.level = HEALTHY
-            self.healthy_rollouts = 0
             self.rollbacks = 0
         self.rates = pl_module.configured_rates
         pl_module.lr_factor = self.lr_factor
         pl_module.rollouts_undone = self.undone
-        pl_module.on_nonfinite = self._note_fault if self.non_finite else None
+        pl_module.on_nonfinite = self._faults.append if self.non_finite else None
         if self.best is None:
             self.best = self._snapshot(trainer, pl_module, rollouts=trainer.current_epoch)
 
@@ -152,13 +153,13 @@ class CollapseGuard(L.Callback):
         assert isinstance(pl_module, PolicyLearner)
         if not self.act or not self.non_finite:
             return
-        if not self._fault and not self._had_fault and trainer.is_last_batch and not all_finite(pl_module):
-            self._fault = f"A weight is not finite after rollout {trainer.current_epoch + 1}."
-        if self._fault:
+        if not self._faults and not self._had_fault and trainer.is_last_batch and not all_finite(pl_module):
+            self._faults.append(f"A weight is not finite after rollout {trainer.current_epoch + 1}.")
+        if self._faults:
             if trainer.current_epoch >= pl_module.sft_rollouts:
                 self._settle_pending(healthy=not self.detector.detect(pl_module.rollout_metrics))
-            self._go_back(trainer, pl_module, [self._fault])
-            self._fault = ""
+            self._go_back(trainer, pl_module, self._faults)
+            self._faults.clear()
             self._had_fault = True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -230,12 +231,11 @@ class CollapseGuard(L.Callback):
         assert self.best is not None
         done = trainer.current_epoch + 1
         self.healthy_rollouts = 0
-        self.rolled_back_after = done - bool(self._fault)  # a rollout with a fault is evaluated afterwards
+        self.rolled_back_after = done - bool(self._faults)  # a rollout with a fault is evaluated afterwards
         put_back(module, trainer.optimizers, self.best)
         self.detector.best = self.best["best_return"]
         self.undone = module.rollouts_undone = done - self.best["rollouts"]
-        origin = origin_of(self.best, self.monitor)
-        goal = f"goes back to the weights {origin}"
+        goal = f"goes back to the weights {origin_of(self.best, self.monitor)}"
         if self.rollbacks < self.max_rollbacks:
             self.rollbacks += 1
             self.level = ROLLED_BACK
@@ -247,10 +247,9 @@ class CollapseGuard(L.Callback):
         self.level = STOPPED
         self._announce(trainer, f"{goal} and ends the run", signs)
         trainer.should_stop = True
-        path = (
-            Path(trainer.log_dir or trainer.default_root_dir) / REPORT
-        )  # every process has to ask, as for the text
-        text = report(self.events, self.detector, self._metrics(trainer, module), origin, self.monitor)
+        # Every process has to ask for the folder, and for the text.
+        path = Path(trainer.log_dir or trainer.default_root_dir) / REPORT
+        text = report(self.events, self.detector, self._metrics(trainer, module), self.best, self.monitor)
         if trainer.is_global_zero:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -274,9 +273,6 @@ class CollapseGuard(L.Callback):
             say("\n  ".join([f"\nCollapse guard after rollout {event['rollout']}: {action}.", *signs]))
             if isinstance(trainer.logger, TensorBoardLogger):
                 trainer.logger.experiment.add_text("guard", events_table([event]), trainer.global_step)
-
-    def _note_fault(self, message: str) -> None:
-        self._fault = self._fault or message
 
     def state_dict(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in self.KEPT}, "detector": self.detector.state_dict()}
