@@ -1,7 +1,6 @@
 """Exact value and hit/stay chart of a Blackjack policy."""
 
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 import lightning as L
@@ -63,12 +62,14 @@ class BlackjackStrategy(L.Callback):
     def _evaluate(self, trainer: L.Trainer, module: Any, *, draws: bool = True) -> None:
         hit = hit_probabilities(trainer.datamodule, module)  # type: ignore[attr-defined]
         greedy = hit > 0.5
-        metrics = {
-            "blackjack/value_sampled": blackjack.policy_value(hit),
-            "blackjack/value_greedy": blackjack.policy_value(greedy.astype(float)),
-            "blackjack/agreement": blackjack.agreement(greedy),
-        }
-        module.log_dict(metrics, rank_zero_only=True)
+        module.log_dict(
+            {
+                "blackjack/value_sampled": blackjack.policy_value(hit),
+                "blackjack/value_greedy": blackjack.policy_value(greedy.astype(float)),
+                "blackjack/agreement": blackjack.agreement(greedy),
+            },
+            rank_zero_only=True,
+        )
         if draws and isinstance(trainer.logger, TensorBoardLogger):
             picture = chart_array(strategy_chart(hit, title=f"Rollout {trainer.current_epoch + 1}"))
             trainer.logger.experiment.add_image("strategy", picture, trainer.global_step, dataformats="HWC")
@@ -81,8 +82,8 @@ def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndar
         assert isinstance(policy, CandidatePolicy)
         policy.prefetch(prompts)
         logprobs = policy.distributions(prompts)
-    hits = []
-    for row, prompt in zip(logprobs.double().exp().tolist(), prompts, strict=True):
+    hits = np.zeros(logprobs.shape)
+    for row, prompt in zip(hits, prompts, strict=True):
         is_hit = [action_of(data.agent, candidate) == blackjack.HIT for candidate in prompt.candidates]
-        hits.append(sum(compress(row, is_hit)))
-    return np.array(hits)
+        row[: len(is_hit)] = is_hit
+    return (logprobs.double().exp().numpy() * hits).sum(1)

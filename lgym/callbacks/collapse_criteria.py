@@ -84,6 +84,20 @@ class CollapseDetector:
     """Compares one rollout after the other with the criteria; only those that keep all of them set the
     standard.
 
+    Args:
+        max_dominant_action: `rollout/dominant_action`: one action for nearly everything. Null where that
+            is right.
+        min_action_information: `policy/action_state_mi`, as a share of its highest: the same answer
+            to every state. Likewise.
+        max_repetition: `rollout/repetition`: responses that go round in circles.
+        min_parse_rate: `rollout/parse_rate`, as a share of its highest.
+        max_kl: `policy/old_kl`, or its estimate `policy/approx_kl`, nats: one update took the policy this
+            far.
+        min_entropy: `policy/entropy`, nats.
+        min_variance_within: `rollout/return_variance_within`, as a share of its highest.
+        min_variance_across: `rollout/return_variance_across`, as a share of its highest.
+        min_explained_variance: `value/explained_variance`.
+
     Attributes:
         criteria: the criteria.
         armed: metrics that have kept their limit.
@@ -104,21 +118,6 @@ class CollapseDetector:
         min_variance_across: float | None = 0.01,
         min_explained_variance: float | None = -0.5,
     ) -> None:
-        """
-        Args:
-            max_dominant_action: `rollout/dominant_action`: one action for nearly everything. Null where that
-                is right.
-            min_action_information: `policy/action_state_mi`, as a share of its highest: the same answer
-                to every state. Likewise.
-            max_repetition: `rollout/repetition`: responses that go round in circles.
-            min_parse_rate: `rollout/parse_rate`, as a share of its highest.
-            max_kl: `policy/old_kl`, or its estimate `policy/approx_kl`, nats: one update took the policy this
-                far.
-            min_entropy: `policy/entropy`, nats.
-            min_variance_within: `rollout/return_variance_within`, as a share of its highest.
-            min_variance_across: `rollout/return_variance_across`, as a share of its highest.
-            min_explained_variance: `value/explained_variance`.
-        """
         criteria = (
             CollapseCriterion("rollout/dominant_action", max_dominant_action, above=True),
             CollapseCriterion("policy/action_state_mi", min_action_information, relative=True),

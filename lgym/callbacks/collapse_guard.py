@@ -1,7 +1,7 @@
 """Detection of a collapsing run, and what is done about it."""
 
 from collections.abc import Sequence
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,16 @@ class CollapseGuard(L.Callback):
     on, and so are schedules; the environments and the random state of the data side are not taken back. So a
     rollback is followed by other episodes at a lower rate, and not by the same collapse again, although
     dropout and the like are drawn as before.
+
+    Args:
+        act: do more than warn. A guard that only warns changes nothing and keeps no weights.
+        monitor: metric of the evaluations that says which weights are best.
+        mode: highest (max) or lowest (min) is best.
+        lr_factor: factor of the learning rates whenever they are lowered.
+        max_rollbacks: number of rollbacks before it ends the run.
+        recovery: rollouts in a row without a sign after which the level is 0 again.
+        non_finite: go back if a loss, a gradient or a weight is not finite; otherwise that ends the run.
+        limits: limits of metrics, as those of `CollapseDetector`.
     """
 
     KEPT = (
@@ -63,17 +73,6 @@ class CollapseGuard(L.Callback):
         non_finite: bool = True,
         **limits: float | None,
     ) -> None:
-        """
-        Args:
-            act: do more than warn. A guard that only warns changes nothing and keeps no weights.
-            monitor: metric of the evaluations that says which weights are best.
-            mode: highest (max) or lowest (min) is best.
-            lr_factor: factor of the learning rates whenever they are lowered.
-            max_rollbacks: number of rollbacks before it ends the run.
-            recovery: rollouts in a row without a sign after which the level is 0 again.
-            non_finite: go back if a loss, a gradient or a weight is not finite; otherwise that ends the run.
-            limits: limits of metrics, as those of `CollapseDetector`.
-        """
         for name, value, valid, requirement in (
             ("lr_factor", lr_factor, 0 < lr_factor < 1, "lie between 0 and 1"),
             ("max_rollbacks", max_rollbacks, max_rollbacks >= 0, "be 0 or more"),
@@ -101,7 +100,7 @@ class CollapseGuard(L.Callback):
         self.pending: dict[str, Any] | None = None  # validated, and yet to play a rollout
         self.rolled_back_after = -1  # rollouts, in this session
         self.rates: list[dict[str, float]] | None = None  # as configured
-        self._score: float | None = None
+        self._score = nan  # of the evaluation at hand
         self._eval_interval: int | None = None  # rollouts between two evaluations
         self._faults: list[str] = []  # what was not finite, in the update at hand
         self._had_fault = False
@@ -158,7 +157,7 @@ class CollapseGuard(L.Callback):
         if self._faults:
             if trainer.current_epoch >= pl_module.sft_rollouts:
                 self._settle_pending(healthy=not self.detector.detect(pl_module.rollout_metrics))
-            self._go_back(trainer, pl_module, self._faults)
+            self._escalate(trainer, pl_module, self._faults)
             self._faults.clear()
             self._had_fault = True
 
@@ -167,7 +166,7 @@ class CollapseGuard(L.Callback):
         if not self._had_fault:
             self._judge(trainer, pl_module)
         self._had_fault = False
-        self._score = None
+        self._score = nan
         logged = {"guard/level": float(self.level)}
         if self.act:
             logged |= {"guard/lr_factor": self.lr_factor, "guard/rollbacks": float(self.rollbacks)}
@@ -189,7 +188,7 @@ class CollapseGuard(L.Callback):
             if self.healthy_rollouts >= self.recovery:
                 self.level = HEALTHY
                 self._announce(trainer, f"has seen {self.healthy_rollouts} rollouts without a sign", ())
-        if self.act and self._score is not None and self.rolled_back_after != done:
+        if self.act and not isnan(self._score) and self.rolled_back_after != done:
             self.pending = self._snapshot(trainer, module, rollouts=done, score=self._score)
 
     def _metrics(self, trainer: L.Trainer, module: PolicyLearner) -> dict[str, float]:
@@ -199,28 +198,26 @@ class CollapseGuard(L.Callback):
     def _settle_pending(self, healthy: bool) -> None:
         """Makes the weights that were validated last the best, if better, once they have played a healthy
         rollout."""
-        pending, self.pending = self.pending, None
-        if healthy and pending is not None and self._improves(pending["score"]):
-            self.best = pending
-
-    def _improves(self, score: float) -> bool:
-        if isnan(score) or self.best is None or self.best["score"] is None:
-            return not isnan(score)
-        return score > self.best["score"] if self.mode == "max" else score < self.best["score"]
+        if healthy and self.pending is not None:
+            assert self.best is not None
+            score, best = self.pending["score"], self.best["score"]
+            if best is None or (score > best if self.mode == "max" else score < best):
+                self.best = self.pending
+        self.pending = None
 
     def _escalate(self, trainer: L.Trainer, module: PolicyLearner, signs: Sequence[str]) -> None:
         self.healthy_rollouts = 0
-        if self.level == HEALTHY:
+        if self.act and (self._faults or self.level >= LOWERED):
+            self._go_back(trainer, module, signs)
+        elif self.level == HEALTHY:
             self.level = WARNED
             self._announce(trainer, "warns", signs)
-        elif self.act and self.level == WARNED:
+        elif self.act:
             self.level = LOWERED
             self._lower_rates(module)
             self._announce(
                 trainer, f"lowers the learning rates to {self.lr_factor:g} of what is configured", signs
             )
-        elif self.act:
-            self._go_back(trainer, module, signs)
 
     def _lower_rates(self, module: PolicyLearner) -> None:
         self.lr_factor *= self.factor
@@ -230,7 +227,6 @@ class CollapseGuard(L.Callback):
         """Goes back to the best weights; the last time it leaves them there and ends the run."""
         assert self.best is not None
         done = trainer.current_epoch + 1
-        self.healthy_rollouts = 0
         self.rolled_back_after = done - bool(self._faults)  # a rollout with a fault is evaluated afterwards
         put_back(module, trainer.optimizers, self.best)
         self.detector.best = self.best["best_return"]

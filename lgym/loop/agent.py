@@ -12,9 +12,9 @@ from lgym.types import Message, ParsedAction
 if TYPE_CHECKING:
     from lgym.loop.learner import LoopLearner
 
+# Errors of reading a text where the action is not in it: a failed `int`, a missing key, no match to take a
+# group of.
 NOT_FOUND = (ValueError, LookupError, AttributeError, TypeError)
-"""Errors of reading a text where the action is not in it: a failed `int`, a missing key, no match to take a
-group of."""
 
 
 class _FromMethod:
@@ -59,8 +59,7 @@ class Agent(TextAgent):
         ValueError: if a keyword has no meaning here, or does not go with the model.
     """
 
-    json_key = None
-    """A response is read by `extract_action` alone, unless a subclass sets this or `pattern`."""
+    json_key = None  # `extract_action` alone reads a response, unless a subclass sets this or `pattern`
 
     system_prompt = _FromMethod()
 

@@ -13,6 +13,7 @@ from lgym.modules import PPO, CriticConfig, LossConfig
 from lgym.policies import GenerationPolicy
 from lgym.types import ConfigError
 
+# Keywords of `generate` that have a meaning here, and what `GenerationPolicy` calls them.
 GENERATION = {
     "max_new_tokens": "max_new_tokens",
     "temperature": "temperature",
@@ -21,15 +22,11 @@ GENERATION = {
     "stop_strings": "stop",
     "stop": "stop",
 }
-"""Keywords of `generate` that have a meaning here, and what `GenerationPolicy` calls them."""
 
-GENERATION_DEFAULTS: dict[str, Any] = {"max_new_tokens": 32, "top_k": 0, "top_p": 1.0}
-"""LlamaGym's number of tokens; drawing with nothing cut off is `GenerationPolicy`'s own."""
-
+# Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss trains.
 DRAWN_OTHERWISE = {"do_sample": True, "num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1.0}
-"""Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss
-trains."""
 
+# Keywords of `PPOConfig` and of `PPO`, and what `PPO` calls them.
 LEARNING = {
     "gamma": "gamma",
     "lam": "gae_lambda",
@@ -38,24 +35,24 @@ LEARNING = {
     "whiten_advantages": "whiten_advantages",
     "advantage_level": "advantage_level",
 }
-"""Keywords of `PPOConfig` and of `PPO`, and what `PPO` calls them."""
 
+# Keywords of `PPOConfig` and of `CriticConfig`, and their names there.
 CRITIC = {
     "vf_coef": "value_coef",
     "value_coef": "value_coef",
     "value_lr_scale": "value_lr_scale",
     "detach_value": "detach_value",
 }
-"""Keywords of `PPOConfig` and of `CriticConfig`, and their names there."""
 
+# Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its
+# clips.
 LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
     field.name: field.name for field in fields(LossConfig) if field.name != "target_kl"
 }
-"""Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its
-clips."""
 
 ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 
+# Keywords of `PPOConfig` that are taken where they switch something off; else the way out.
 OFF = {
     "adap_kl_ctrl": "give init_kl_coef the weight that it is to keep",
     "early_stopping": "lower ppo_epochs or learning_rate",
@@ -65,8 +62,8 @@ OFF = {
     "whiten_rewards": "leave it out: whiten_advantages, which is on, does its work",
     "is_encoder_decoder": "give a causal model",
 }
-"""Keywords of `PPOConfig` that are taken where they switch something off; else the way out."""
 
+# Keywords that are warned about, and why they do nothing.
 WITHOUT_MEANING = {
     **dict.fromkeys(("target", "horizon"), "the weight of the divergence is init_kl_coef and stays"),
     **dict.fromkeys(
@@ -97,10 +94,9 @@ WITHOUT_MEANING = {
     "pad_token_id": "nothing is padded",
     "use_cache": "keys and values are kept",
 }
-"""Keywords that are warned about, and why they do nothing."""
 
+# Keywords to which None means something; of any other it is as good as not given.
 SAYING_NONE = {"clip_low", "clip_high"}
-"""Keywords to which None means something; of any other it is as good as not given."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,8 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
                 f"generate_config_dict says {name}: {keywords[name]!r}. Responses are drawn one by one from "
                 f"the distribution that the loss trains: leave it out, or set it to {value!r}."
             )
-    values = GENERATION_DEFAULTS | _renamed(keywords, GENERATION)
+    values: dict[str, Any] = {"max_new_tokens": 32, "top_k": 0, "top_p": 1.0}  # 32 as LlamaGym
+    values |= _renamed(keywords, GENERATION)
     if values["top_k"] or values["top_p"] < 1.0:
         warnings.warn(
             f"top_k {values['top_k']} and top_p {values['top_p']} cut off part of the distribution that the "
