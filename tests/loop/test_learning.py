@@ -58,4 +58,4 @@ def test_blackjack_in_the_loop_plays():
     )
     returns = llamagym_blackjack.play(agent, gymnasium.make("Blackjack-v1"), 5)
     assert set(returns) <= {-1.0, 0.0, 1.0}
-    assert not agent._learner._episode.turns
+    assert not agent._learner.episode.turns
