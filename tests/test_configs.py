@@ -10,6 +10,8 @@ from helpers.runs import checkpoint, lgym
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
+LONG = {"blackjack_grpo", "frozen_lake_think", "textworld"}  # free text, and games to compile
+
 
 def test_there_are_configs():
     """An empty list would pass every test below."""
@@ -22,7 +24,11 @@ def test_a_config_says_only_what_differs(config):
     assert len(config.read_text(encoding="utf-8").splitlines()) <= 45
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in CONFIGS],
+    ids=lambda path: path.stem,
+)
 def test_a_config_runs(config, tmp_path, model_folder):
     """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
     if config.stem == "textworld":

@@ -132,6 +132,7 @@ def in_parts(rank: int, command: list[list[str]]) -> None:
         main(words)
 
 
+@pytest.mark.slow
 def test_two_resume_exactly(two, config, tmp_path):
     """The processes are torchrun's here and lgym's own there: also bit for bit."""
     root, _ = two

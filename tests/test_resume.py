@@ -119,10 +119,10 @@ SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
     [
         pytest.param(THINKS, MID_TALK, "{}", 1, 2, id="mid-conversation-thinks"),
         pytest.param(SPEAKS, MID_TALK, "{}", 1, 2, id="mid-conversation-speaks"),
-        pytest.param(THINKS, BEST, "{coef: 1.0}", 2, 3, id="replay-thinks"),
+        pytest.param(THINKS, BEST, "{coef: 1.0}", 2, 3, id="replay-thinks", marks=pytest.mark.slow),
         pytest.param(SPEAKS, BEST, "{coef: 1.0}", 2, 3, id="replay-speaks", marks=pytest.mark.slow),
         pytest.param(THINKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-thinks", marks=pytest.mark.slow),
-        pytest.param(SPEAKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-speaks"),
+        pytest.param(SPEAKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-speaks", marks=pytest.mark.slow),
     ],
 )
 def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, sft, stop, last):
@@ -139,7 +139,9 @@ def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, poli
     assert_same_run(whole, parts, validated_alike=False)
 
 
-@pytest.mark.parametrize(("history", "unit"), [(0, "turn"), ("full", "episode")])
+@pytest.mark.parametrize(
+    ("history", "unit"), [(0, "turn"), pytest.param("full", "episode", marks=pytest.mark.slow)]
+)
 def test_memories_resume_exactly(tmp_path, model_folder, history, unit):
     """What is remembered, and in mid-episode, after 12 turns in each environment, what was shown of it. By
     then episodes of five replies that nobody could read have been stored."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import scaling
 
 
+@pytest.mark.slow
 def test_writes_every_picture(tmp_path, model_folder):
     """A number left out, or a time of zero, would draw a wrong slope."""
     scaling.main(

@@ -363,6 +363,7 @@ def test_switched_off_it_ends_the_run_at_once(tmp_path, model_folder, monkeypatc
 # -- leaving alone -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_is_left_alone(tmp_path, model_folder):
     """With the default limits, to the last bit; and it does learn."""
     learn = {

@@ -218,6 +218,7 @@ def test_a_history_that_does_not_fit_is_a_problem(checked, tmp_path):
     assert checked(**small, data__history=fits, data__num_envs=2)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_speakers_history_is_measured_with_its_own_responses(checked, speaking, tmp_path):
     """The letters that random play says are shorter."""
     tiny.causal_lm(max_position_embeddings=128).save_pretrained(tmp_path / "short")

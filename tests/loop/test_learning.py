@@ -12,7 +12,8 @@ from helpers.letters import LetterEnv
 from helpers.own_loop import VowelAgent, play
 
 
-@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [1, -1])
 def test_it_learns_to_say_vowels(sign):
     """One in thirty replies of the untrained model begins with one. In the control they cost 1, and
     vanish."""
@@ -36,6 +37,7 @@ class Signed(gymnasium.RewardWrapper):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sign", [1, -1])
 def test_blackjack_in_the_loop_learns(sign):
     """2,000 hands. Random play is worth -0.40, always stay -0.19; one hand's standard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from helpers.rollouts import candidate_learner, candidate_rollout, perturb
@@ -48,6 +49,7 @@ def decisions(rank: int) -> list[dict[str, float | bool]]:
     return [decision(rank, factor) for factor in (0.97, 1.03)]
 
 
+@pytest.mark.slow
 def test_two_ranks_brake_together(tmp_path):
     """Catches a process that decides by its own turns: it would stop pushing while the other goes on, or wait
     for it for ever. Each alone would decide otherwise than the other; a little below their mean both brake,
