@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.wrappers import DiscretizeAction
 
-from lgym.agents.observation_formatter import box_decimals, format_number
+from lgym.agents.number_words import format_number
+from lgym.agents.observation_formatter import box_decimals
 from lgym.agents.parsing import action_number
 from lgym.types import ConfigError, ParsedAction
 
