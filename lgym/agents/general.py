@@ -12,6 +12,7 @@ from lgym.agents.known_spaces import known_space
 from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.observation_settings import ObservationSettings
 from lgym.agents.parsing import pattern_fault, read_action
+from lgym.agents.resolution import choose_resolutions
 from lgym.types import ConfigError, ParsedAction
 
 
@@ -124,6 +125,17 @@ class GeneralAgent(TextAgent):
 
     def extract_action(self, text: str) -> ParsedAction:
         return self._require_bound().vocabulary.parse(text)
+
+    def choose_resolutions(self, observations: Sequence[Any], max_texts: int) -> dict[str, float]:
+        """Steps by label to set as `resolution`, with which observations have at most so many texts.
+
+        Empty where that is so without any, where `resolution` or `decimals` are set, and where words are
+        used for the numbers. See `lgym.agents.resolution.choose_resolutions`.
+        """
+        formatter = self._require_bound().formatter
+        if formatter.settings.resolution is not None or formatter.settings.decimals is not None:
+            return {}
+        return choose_resolutions(formatter, observations, max_texts)
 
     def why_no_candidates(self) -> str:
         """The reason that there are no candidates, for an error message."""

@@ -69,10 +69,8 @@ class KnownSpace:
 def known_space(env: gymnasium.Env) -> KnownSpace:
     """The words of an environment: empty ones of an unknown one, and of spaces that a wrapper has changed."""
     plain = env.unwrapped
-    names = [f"{base.__module__}:{base.__qualname__}" for base in type(plain).__mro__]
-    known = _KNOWN.get(names[0]) or next(
-        (_FAMILIES[name] for name in names if name in _FAMILIES), KnownSpace()
-    )
+    name, *bases = (f"{base.__module__}:{base.__qualname__}" for base in type(plain).__mro__)
+    known = next((_FAMILIES[base] for base in (name, *bases) if base in _FAMILIES), _KNOWN.get(name, KnownSpace()))
     if env.observation_space != plain.observation_space:
         known = replace(known, settings={}, readers={}, whole=None)
     if env.action_space != plain.action_space:
@@ -210,8 +208,8 @@ _KNOWN = {
     "gymnasium.envs.box2d.lunar_lander:LunarLander": _LANDER,
     "gymnasium.envs.box2d.lunar_lander:LunarLanderContinuous": _LANDER,
     f"{_TOY}.blackjack:BlackjackEnv": KnownSpace(
-        "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. The dealer "
-        "draws up to 17. In a soft hand an ace counts 11.",
+        "You play Blackjack against a dealer. Get closer to 21 than the dealer without going over. The "
+        "dealer draws up to 17. In a soft hand an ace counts 11.",
         BlackjackAgent.actions,
         {"names": ["your sum", "dealer's card", "usable ace"]},
         whole=_agents(BlackjackAgent),
@@ -257,7 +255,10 @@ _KNOWN = {
     ),
 }
 
+_TEXT_GAME = "You play a game by text. Its messages tell the rules and how to answer."
+
 _FAMILIES = {
+    "lgym.envs.text_env:TextEnv": KnownSpace(_TEXT_GAME),
     "minigrid.minigrid_env:MiniGridEnv": KnownSpace(
         "You are in a room of square cells and fulfill a mission: the sooner, the more it pays.",
         ["turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done"],

@@ -12,6 +12,8 @@ DOORS = ("open", "closed", "locked")
 
 DIRECTIONS = ("east", "south", "west", "north")
 
+WALL = "a wall"
+
 NOT_SHOWN = ("unseen", "empty", "floor")
 
 
@@ -32,12 +34,9 @@ def view_text(image: Any) -> str:
     """
     cells = np.asarray(image)
     things = list(_things(cells))
-    walls = [min(line, key=_distance) for line in _wall_lines(things) if line]
-    others = [thing for thing in things if thing.name != "wall"]
-    seen = [
-        _offset(thing) for thing in sorted([*others, *walls], key=lambda t: (t.name == "wall", _distance(t)))
-    ]
-    texts = [f"You see {', '.join(seen)}." if seen else "You see nothing."]
+    seen = sorted((thing for thing in things if thing.name != WALL), key=_distance)
+    seen += [min(line, key=_distance) for line in _wall_lines(things) if line]
+    texts = [f"You see {', '.join(map(_offset, seen))}." if seen else "You see nothing."]
     if carried := _name(*cells[cells.shape[0] // 2, -1].tolist()):
         texts.append(f"You carry {carried}.")
     return " ".join(texts)
@@ -63,7 +62,7 @@ def _things(cells: np.ndarray) -> Iterator[_Thing]:
 
 
 def _wall_lines(things: list[_Thing]) -> Iterator[list[_Thing]]:
-    walls = [thing for thing in things if thing.name == "wall"]
+    walls = [thing for thing in things if thing.name == WALL]
     yield [wall for wall in walls if wall.right == 0]
     yield [wall for wall in walls if wall.forward == 0 and wall.right < 0]
     yield [wall for wall in walls if wall.forward == 0 and wall.right > 0]
@@ -75,7 +74,7 @@ def _name(kind: int, color: int, state: int) -> str:
     if name in NOT_SHOWN:
         return ""
     if name in ("wall", "lava"):
-        return name
+        return WALL if name == "wall" else name
     words = f"{COLORS[color]} {name}"
     if name == "door":
         words = f"{DOORS[state]} {words}"

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from lgym.types import ConfigError
 
-SECTORS = ("0", "45", "90", "135", "180", "-135", "-90", "-45")  # degrees, growing from 0
+SECTORS = tuple(f"{degrees} degrees" for degrees in (0, 45, 90, 135, 180, -135, -90, -45))
 
 FINER = 3.0  # the ratio of one size to the next smaller one
 

@@ -46,6 +46,11 @@ class ObservationFormatter:
         settings: names, and the form of numbers.
         readers: texts of whole parts, by label; '' is the observation.
 
+    Attributes:
+        space: of the observations.
+        settings: names, and the form of numbers.
+        readers: texts of whole parts, by label.
+
     Raises:
         ValueError: for a space that has no text here, and for settings of parts that are not there.
     """
@@ -56,8 +61,9 @@ class ObservationFormatter:
         settings: ObservationSettings | None = None,
         readers: Mapping[str, Reader] | None = None,
     ) -> None:
-        settings = settings or ObservationSettings()
-        self._readers = readers or {}
+        self.space = space
+        self.settings = settings = settings or ObservationSettings()
+        self.readers = readers or {}
         self._selection = Selection(settings)
         self._settings = {
             name: settings.by_label(name)
@@ -88,7 +94,7 @@ class ObservationFormatter:
     def _space_parts(self, space: gymnasium.Space[Any], label: str, get: Getter) -> Iterator[_Part]:
         if not self._selection.shows(label, whole=False):
             return
-        if (reader := self._readers.get(label)) is not None:
+        if (reader := self.readers.get(label)) is not None:
             yield _Part(label, lambda observation: reader(get(observation)))
         elif isinstance(space, Dict):
             keys = {str(key): key for key in space}
@@ -154,9 +160,7 @@ class ObservationFormatter:
 
     def _angle(self, label: str, pair: tuple[int, int], get: Getter) -> _Part:
         words = self._settings["words"].get(label)
-        say = sector_words(
-            [f"{degrees} degrees" for degrees in SECTORS] if words is True else require_words(label, words)
-        )
+        say = sector_words(SECTORS if words is True else require_words(label, words))
 
         def text(observation: Any) -> str:
             array = np.ravel(get(observation))
