@@ -20,13 +20,15 @@ class _Bound(NamedTuple):
     vocabulary: ActionVocabulary
     formatter: ObservationFormatter
     system_prompt: str
+    agent: TextAgent | None  # that lgym has for the environment
 
 
 class GeneralAgent(TextAgent):
     """The agent of an environment that has none of its own: numbers with names, and a list of actions.
 
-    Up to `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free
-    text. docs/environments.md tells which spaces have a text form.
+    Of well-known environments it knows the goal, the names and words for the numbers; what is set wins. Up to
+    `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free text.
+    docs/environments.md tells which spaces have a text form.
 
     Args:
         task: the beginning of the system prompt; null names the environment. The form of the answer is added.
@@ -87,15 +89,16 @@ class GeneralAgent(TextAgent):
         """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not
         fit."""
         known = known_space(env)
-        vocabulary = action_vocabulary(
-            env, known.actions if self._action_names is None else self._action_names
-        )
+        agent = known.bound_agent(env)
+        names = known.actions if self._action_names is None else self._action_names
+        vocabulary = action_vocabulary(env, names)
         env_name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
         task = self.task or known.task or f"You play {env_name}."
         self._bound = _Bound(
             vocabulary,
-            known.formatter(env, self.observation_settings),
+            known.formatter(env.observation_space, self.observation_settings, agent),
             f"{task.rstrip()} {vocabulary.answer_format}",
+            agent,
         )
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
         self.actions = vocabulary.texts() if is_list else ()
@@ -125,6 +128,11 @@ class GeneralAgent(TextAgent):
 
     def extract_action(self, text: str) -> ParsedAction:
         return self._require_bound().vocabulary.parse(text)
+
+    def reference_returns(self) -> dict[str, float]:
+        """Those of the agent that lgym has for the environment, if it has one."""
+        agent = self._require_bound().agent
+        return {} if agent is None else agent.reference_returns()
 
     def choose_resolutions(self, observations: Sequence[Any], max_texts: int) -> dict[str, float]:
         """Steps by label to set as `resolution`, with which observations have at most so many texts.

@@ -1,17 +1,16 @@
 """Names, tasks and words of well-known environments, mostly as Gymnasium's documentation gives them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium
 
 from lgym.agents.base import TextAgent
 from lgym.agents.blackjack import BlackjackAgent
 from lgym.agents.cartpole import CartPoleAgent
-from lgym.agents.cliff_walking import MOVES, cell_text
+from lgym.agents.cliff_walking import CliffWalkingAgent
 from lgym.agents.frozen_lake import FrozenLakeAgent
 from lgym.agents.minigrid_view import direction_text, mission_text, view_text
 from lgym.agents.observation_formatter import ObservationFormatter, Reader
@@ -20,8 +19,6 @@ from lgym.agents.taxi import TaxiAgent
 
 NUMBER_FORM = ("decimals", "resolution", "words", "scale")
 """Settings of the form of numbers: where one of them is given, none is known."""
-
-ReaderMaker: TypeAlias = Callable[[gymnasium.Env], Reader]
 
 
 @dataclass(frozen=True)
@@ -33,21 +30,36 @@ class KnownSpace:
         actions: names of its actions.
         settings: of its observations, as in `ObservationSettings`.
         readers: texts of parts of its observations, by label.
-        whole: makes the text of its whole observations, which stands in place of the settings.
+        agent: the agent of the environment, whose texts stand in place of the settings.
     """
 
     task: str = ""
     actions: Sequence[str] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     readers: Mapping[str, Reader] = field(default_factory=dict)
-    whole: ReaderMaker | None = None
+    agent: type[TextAgent] | None = None
 
-    def formatter(self, env: gymnasium.Env, given: ObservationSettings) -> ObservationFormatter:
-        """The texts of an environment's observations, by these words and the settings that were given."""
-        settings, readers = self._merged(given), self.readers
-        if self.whole is not None and given == ObservationSettings():
-            settings, readers = given, {"": self.whole(env)}
-        return ObservationFormatter(env.observation_space, settings, readers)
+    def formatter(
+        self, space: gymnasium.Space[Any], given: ObservationSettings, agent: TextAgent | None
+    ) -> ObservationFormatter:
+        """The texts of a space's observations, by these words and the settings that were given.
+
+        Args:
+            space: of the observations.
+            given: settings, which win.
+            agent: of `agent`, bound to the environment.
+        """
+        if agent is not None and given == ObservationSettings():
+            return ObservationFormatter(space, given, {"": agent.format_observation})
+        return ObservationFormatter(space, self._merged(given), self.readers)
+
+    def bound_agent(self, env: gymnasium.Env) -> TextAgent | None:
+        """The agent of the environment, bound to it, if there is one."""
+        if self.agent is None:
+            return None
+        agent = self.agent()
+        agent.bind(env)
+        return agent
 
     def _merged(self, given: ObservationSettings) -> ObservationSettings:
         """The settings here with those that were given, which win.
@@ -69,39 +81,36 @@ class KnownSpace:
 def known_space(env: gymnasium.Env) -> KnownSpace:
     """The words of an environment: empty ones of an unknown one, and of spaces that a wrapper has changed."""
     plain = env.unwrapped
-    name, *bases = (f"{base.__module__}:{base.__qualname__}" for base in type(plain).__mro__)
-    known = next((_FAMILIES[base] for base in (name, *bases) if base in _FAMILIES), _KNOWN.get(name, KnownSpace()))
+    names = [f"{base.__module__}:{base.__qualname__}" for base in type(plain).__mro__]
+    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), KnownSpace())
+    known = _KNOWN.get(names[0], family)
     if env.observation_space != plain.observation_space:
-        known = replace(known, settings={}, readers={}, whole=None)
+        known = replace(known, settings={}, readers={}, agent=None)
     if env.action_space != plain.action_space:
         known = replace(known, actions=None)
     return known
-
-
-def _agents(agent: type[TextAgent]) -> ReaderMaker:
-    """The text that an agent of lgym has for the observations of its environment."""
-
-    def reader(env: gymnasium.Env) -> Reader:
-        bound = agent()
-        bound.bind(env)
-        return bound.format_observation
-
-    return reader
-
-
-def _on_env(text: Callable[[Any, Any], str]) -> ReaderMaker:
-    return lambda env: partial(text, env.unwrapped)
 
 
 _HILL = (
     "A car stands in a valley and is too weak to drive straight up. Swing back and forth to gain speed, and "
     "reach the flag on the right hill, at {} m, as soon as you can{}."
 )
+_SPEEDS = ["fast left", "slowly left", "slowly right", "fast right"]
+"""Words without a middle: control has to know which way a thing moves, however slowly."""
+
 _CAR = {
     "names": ["position", "velocity"],
     "units": {"position": "m"},
-    "resolution": {"position": 0.1, "velocity": 0.01},
+    "resolution": {"position": 0.1},
+    "words": {
+        "velocity": [
+            *("very fast left", "fast left", "left", "slowly left"),
+            *("slowly right", "right", "fast right", "very fast right"),
+        ]
+    },
+    "scale": {"velocity": 0.035},
 }
+_SIDES = ["far left", "left", "right", "far right"]
 _LANDER = KnownSpace(
     "Land the spacecraft softly and upright on the pad at x 0, y 0. Landing pays 100, a crash costs 100, and "
     "fuel costs a little.",
@@ -110,15 +119,15 @@ _LANDER = KnownSpace(
         "names": ["x", "y", "x velocity", "y velocity", "angle", "angular velocity", "left leg", "right leg"],
         "resolution": {"y": 0.2},
         "words": {
-            "x": True,
-            "x velocity": True,
+            "x": _SIDES,
+            "x velocity": _SPEEDS,
             "y velocity": True,
-            "angle": ["far right", "right", "upright", "left", "far left"],  # positive is to the left
-            "angular velocity": ["fast right", "right", "still", "left", "fast left"],
+            "angle": _SIDES[::-1],  # positive is to the left
+            "angular velocity": _SPEEDS[::-1],
             "left leg": ["in the air", "on the ground"],
             "right leg": ["in the air", "on the ground"],
         },
-        "scale": {"x": 0.3, "x velocity": 0.4, "y velocity": 0.4, "angle": 0.3, "angular velocity": 0.3},
+        "scale": {"x": 0.2, "x velocity": 0.3, "y velocity": 0.4, "angle": 0.2, "angular velocity": 0.2},
     },
 )
 _JOINTS = [
@@ -143,7 +152,7 @@ _KNOWN = {
         "to. Every step that the pole leans less than twelve degrees, with the cart near the middle, pays 1.",
         CartPoleAgent.actions,
         {"names": ["cart position", "cart velocity", "pole angle", "pole angular velocity"]},
-        whole=_agents(CartPoleAgent),
+        agent=CartPoleAgent,
     ),
     f"{_CLASSIC}.mountain_car:MountainCarEnv": KnownSpace(
         _HILL.format(0.5, ": every step costs 1"), ["push left", "wait", "push right"], _CAR
@@ -172,9 +181,12 @@ _KNOWN = {
                     "left",
                     "down left",
                 ],
-                "second link": ["straight", "bent right", "far right", "folded", "far left", "bent left"],
-                "first link speed": ["fast left", "left", "still", "right", "fast right"],
-                "second link speed": ["fast left", "left", "still", "right", "fast right"],
+                "second link": [
+                    *("straight", "slightly right", "right", "far right"),
+                    *("folded", "far left", "left", "slightly left"),
+                ],
+                "first link speed": _SPEEDS,
+                "second link speed": _SPEEDS,
             },
             "scale": {"first link speed": 1.5, "second link speed": 3.0},
         },
@@ -188,21 +200,16 @@ _KNOWN = {
             "words": {
                 "pole": [
                     "upright",
-                    *("slightly left", "up left", "left", "down left", "far down left"),
+                    *(f"{degrees} degrees left" for degrees in range(15, 180, 15)),
                     "down",
-                    *("far down right", "down right", "right", "up right", "slightly right"),
+                    *(f"{degrees} degrees right" for degrees in range(165, 0, -15)),
                 ],
                 "angular velocity": [
-                    "fast right",
-                    "right",
-                    "slowly right",
-                    "still",
-                    "slowly left",
-                    "left",
-                    "fast left",
+                    *("very fast right", "fast right", "right", "slowly right"),
+                    *("slowly left", "left", "fast left", "very fast left"),
                 ],
             },
-            "scale": {"angular velocity": 4.0},
+            "scale": {"angular velocity": 5.0},
         },
     ),
     "gymnasium.envs.box2d.lunar_lander:LunarLander": _LANDER,
@@ -212,26 +219,26 @@ _KNOWN = {
         "dealer draws up to 17. In a soft hand an ace counts 11.",
         BlackjackAgent.actions,
         {"names": ["your sum", "dealer's card", "usable ace"]},
-        whole=_agents(BlackjackAgent),
+        agent=BlackjackAgent,
     ),
     f"{_TOY}.frozen_lake:FrozenLakeEnv": KnownSpace(
         "Cross the frozen lake to the goal without falling into a hole: only the goal pays.",
         FrozenLakeAgent.actions,
         {"names": ["position"]},
-        whole=_agents(FrozenLakeAgent),
+        agent=FrozenLakeAgent,
     ),
     f"{_TOY}.cliffwalking:CliffWalkingEnv": KnownSpace(
         "Walk to the goal in few steps. Every step costs 1; off the cliff costs 100, and you start again.",
-        tuple(MOVES),
+        CliffWalkingAgent.actions,
         {"names": ["position"]},
-        whole=_on_env(cell_text),
+        agent=CliffWalkingAgent,
     ),
     f"{_TOY}.taxi:TaxiEnv": KnownSpace(
         "You drive a taxi. Drive to the passenger, pick the passenger up, drive to the destination and drop "
         "the passenger there: that pays 20, every step costs 1. You cannot drive through walls.",
         TaxiAgent.actions,
         {"names": ["state"]},
-        whole=_agents(TaxiAgent),
+        agent=TaxiAgent,
     ),
     "gymnasium.envs.box2d.bipedal_walker:BipedalWalker": KnownSpace(
         "Walk forward on two legs without falling: forward pays, a fall costs 100, strong torque a little.",

@@ -5,6 +5,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from typing import Any
 
 from lgym.types import ConfigError
 
@@ -83,9 +84,10 @@ def sector_words(words: Sequence[str]) -> Callable[[float, float], str]:
     return lambda cos, sin: words[round(math.atan2(sin, cos) * turn) % len(words)]
 
 
-def require_words(label: str, words: object) -> tuple[str, ...]:
+def require_words(label: str, words: Any) -> tuple[str, ...]:
     """The words of a list that was given. Raises `ValueError` if it is none of at least two texts."""
-    if isinstance(words, Sequence) and len(words) > 1 and all(isinstance(word, str) for word in words):
+    is_list = isinstance(words, Sequence) and not isinstance(words, str)
+    if is_list and len(words) > 1 and all(isinstance(word, str) for word in words):
         return tuple(words)
     raise ConfigError(
         f"words has {words!r} for {label!r}: give true, or at least two words, from that for the smallest "

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
@@ -70,8 +71,9 @@ class ObservationFormatter:
             for name in ("names", "units", "decimals", "resolution", "words", "scale")
         }
         parts = list(self._space_parts(space, "", lambda observation: observation))
-        for known in (self._selection, *self._settings.values()):
-            known.require_known()
+        self._selection.require_known()
+        for setting in self._settings.values():
+            setting.require_known()
         if not parts:
             raise ConfigError("Nothing of the observation is shown: leave something in.")
         self._parts = sorted(parts, key=lambda part: self._selection.rank(part.label))
@@ -118,7 +120,7 @@ class ObservationFormatter:
         self, label: str, parts: Mapping[str, tuple[Any, gymnasium.Space[Any]]], get: Getter
     ) -> Iterator[_Part]:
         for name, (key, space) in parts.items():
-            yield from self._space_parts(space, _join(label, name), lambda whole, key=key: get(whole)[key])
+            yield from self._space_parts(space, _join(label, name), partial(_item, get, key))
 
     def _array_parts(self, space: Arrays, label: str, get: Getter) -> Iterator[_Part]:
         shape = tuple(space.shape or ())
@@ -153,10 +155,14 @@ class ObservationFormatter:
         starts = {pair[0]: label for label, pair in said.items()}
         paired = {index for pair in said.values() for index in pair}
         for label, index in indices.items():
-            if index in starts and self._selection.shows(starts[index]):
-                yield self._angle(starts[index], said[starts[index]], get)
-            elif index not in paired and self._selection.shows(label):
-                yield self._number(space, label, index, get)
+            if index in starts:
+                part = self._angle(starts[index], said[starts[index]], get)
+            elif index not in paired:
+                part = self._number(space, label, index, get)
+            else:
+                continue
+            if self._selection.shows(part.label):
+                yield part
 
     def _angle(self, label: str, pair: tuple[int, int], get: Getter) -> _Part:
         words = self._settings["words"].get(label)
@@ -175,8 +181,8 @@ class ObservationFormatter:
         def number(observation: Any) -> Any:
             return np.ravel(get(observation))[index].item()
 
-        is_whole = not (isinstance(space, Box) and np.issubdtype(space.dtype, np.floating))
-        if not is_whole and (words := self._settings["words"].get(label)):
+        is_float = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+        if isinstance(space, Box) and is_float and (words := self._settings["words"].get(label)):
             say = self._words(space, label, index, words)
             return _Part(label, lambda observation: _labeled(label, say(number(observation))))
         text = self._number_text(space, label, index)
@@ -184,7 +190,7 @@ class ObservationFormatter:
         return _Part(
             label,
             lambda observation: _labeled(label, f"{text(number(observation))} {unit}".rstrip()),
-            None if is_whole else number,
+            number if is_float else None,
         )
 
     def _words(self, space: Box, label: str, index: int, words: Any) -> Reader:
@@ -226,6 +232,10 @@ def box_decimals(space: Box) -> list[int | None]:
         return [None] * math.prod(space.shape)
     spans = np.ravel(space.high).astype(float) - np.ravel(space.low).astype(float)
     return [max(0, 2 - math.floor(math.log10(span))) if 0 < span <= 1e6 else 2 for span in spans.tolist()]
+
+
+def _item(get: Getter, key: Any, observation: Any) -> Any:
+    return get(observation)[key]
 
 
 def _format_rows(array: Any, text: Callable[[float], str]) -> str:
