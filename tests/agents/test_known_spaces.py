@@ -109,8 +109,8 @@ def test_settings_win():
         (("decimals", 3),): "position: -0.530 m, velocity: 0.012",
         (("resolution", 0.2),): "position: -0.6 m, velocity: 0.0",
         (("names", ("x", "v")),): "x: -0.53, v: 0.012",
-        (("drop", ("position",)),): "velocity: right",
-        (("parts", ("velocity", "position")),): "velocity: right, position: -0.5 m",
+        (("drop", ("position",)),): "velocity: fast right",
+        (("parts", ("velocity", "position")),): "velocity: fast right, position: -0.5 m",
     }.items():
         assert bound(env, **dict(settings)).format_observation(show) == text
     agent = bound(env, task="Climb.", actions=["left", "wait", "right"])
