@@ -130,7 +130,7 @@ class GeneralAgent(TextAgent):
         return self._require_bound().vocabulary.parse(text)
 
     def reference_returns(self) -> dict[str, float]:
-        """Those of the agent that lgym has for the environment, if it has one."""
+        """Reference returns of the agent that lgym has for the environment, if it has one."""
         agent = self._require_bound().agent
         return {} if agent is None else agent.reference_returns()
 

@@ -24,7 +24,7 @@ class _Thing(NamedTuple):
 
 
 def view_text(image: Any) -> str:
-    """What an agent sees and carries: 'You see a red ball 2 steps right and 1 step forward.'
+    """The things that an agent sees and carries: 'You see a red ball 2 steps right and 1 step forward.'
 
     The agent looks from the middle of the last row. Of walls only the nearest straight ahead and to each side
     are named; other things all are, the nearest first.

@@ -132,7 +132,7 @@ def _set_states(python: Any, numpy: Any) -> None:
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that a function names."""
+    """Leave out the arguments that a function does not name."""
     names = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in names}
 
