@@ -145,7 +145,7 @@ def test_a_word_game_from_yaml_alone(tmp_path, model_folder, capfd):
     lgym("fit", tmp_path / "whole", model_folder, config)
     lgym("fit", tmp_path / "cut", model_folder, config, trainer__max_epochs=1)
     random.seed(1)
-    lgym("fit", tmp_path / "cut", model_folder, config, ckpt_path="last")
+    lgym("fit", tmp_path / "cut", model_folder, config, ckpt_path="last", data__subprocess_envs="true")
     assert "charset" not in capfd.readouterr().err
     whole, cut = scalars(tmp_path / "whole"), scalars(tmp_path / "cut")
     for name in ("rollout/return_mean", "rollout/turns", "loss/total"):
