@@ -50,11 +50,12 @@ def test_gem():
 
 def test_textarena():
     """The reward comes from `close`, after which the next episode can begin."""
+    TextEnv(f"{GAMES}.make", {"env_id": "Wordle-v0"}).close()  # has nothing to return yet
     env = TextEnv(f"{GAMES}.make", {"env_id": "Wordle-v0"})
     for _ in range(2):
         assert env.reset(seed=0) == ("Wordle-v0: []", {})
         assert env.step("a") == ("Wordle-v0: ['a']", 0.0, False, False, {"turn": 1})
-        assert env.step("b") == ("", 0.75, True, False, {"turn": 2, "role": "Player 0"})
+        assert env.step("b") == ("", 0.75, True, False, {"turn": 2, "role": "Player 0 of 2 turns"})
 
 
 def test_equal_seeds_start_equal_episodes():

@@ -58,7 +58,7 @@ class Arena:
         return len(self.said) == 2, {"turn": len(self.said)}
 
     def close(self):
-        return {0: 0.75}, {0: {"role": "Player 0"}}
+        return {0: 0.75}, {0: {"role": f"Player 0 of {len(self.said)} turns"}}
 
 
 def make(env_id: str) -> Arena:
