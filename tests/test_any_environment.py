@@ -60,6 +60,14 @@ def test_an_environment_trains_from_yaml_alone(name, tmp_path, model_folder):
     assert list(scalars(tmp_path)["rollout/turns"].values()) == [8.0]
 
 
+def test_minigrid_trains_from_its_id_alone(tmp_path, model_folder):
+    """A picture-like part and a mission, with worker processes, in which nothing has imported minigrid."""
+    pytest.importorskip("minigrid")
+    config = written(tmp_path, "env: MiniGrid-DoorKey-5x5-v0, subprocess_envs: true")
+    lgym("fit", tmp_path, model_folder, config)
+    assert list(scalars(tmp_path)["rollout/turns"].values()) == [8.0]
+
+
 SPEAKING = """
 trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 1, enable_checkpointing: false}
 model:

@@ -170,7 +170,9 @@ def test_constraints_cover_and_fit_pyproject():
 
 
 def test_known_extras_are_those_of_pyproject():
-    with pytest.raises(SystemExit, match="no extra nonsense; there are dev, docs, quantization, textworld"):
+    with pytest.raises(
+        SystemExit, match="no extra nonsense; there are box2d, dev, docs, minigrid, quantization"
+    ):
         bootstrap.main(["--extras", "nonsense,dev", "--dry-run", "fit"], root=REPO)
 
 

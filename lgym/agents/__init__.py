@@ -3,6 +3,7 @@
 from lgym.agents.base import TextAgent
 from lgym.agents.blackjack import BlackjackAgent, BlackjackJsonAgent
 from lgym.agents.cartpole import CartPoleAgent
+from lgym.agents.cliff_walking import CliffWalkingAgent
 from lgym.agents.frozen_lake import FrozenLakeAgent
 from lgym.agents.general import GeneralAgent
 from lgym.agents.taxi import TaxiAgent
@@ -12,6 +13,7 @@ __all__ = [
     "BlackjackAgent",
     "BlackjackJsonAgent",
     "CartPoleAgent",
+    "CliffWalkingAgent",
     "FrozenLakeAgent",
     "GeneralAgent",
     "TaxiAgent",

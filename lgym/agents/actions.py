@@ -1,9 +1,11 @@
 """Action spaces as texts: the names of the actions, and the action that a text names."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import product
+from reprlib import repr as short
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -11,11 +13,14 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.wrappers import DiscretizeAction
 
-from lgym.agents.observation_formatter import box_decimals, format_number
+from lgym.agents.number_words import format_number
+from lgym.agents.observation_formatter import box_decimals
 from lgym.agents.parsing import action_number
 from lgym.types import ConfigError, ParsedAction
 
 Names: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
+
+LONG_TEXT = 1000  # characters: the prompt names a limit of fewer
 
 
 class ActionVocabulary(ABC):
@@ -54,6 +59,7 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
         ValueError: for a space that has no vocabulary, and for names that do not fit it.
     """
     space = env.action_space
+    env_name = env.spec.id if env.spec is not None else str(env)
     if isinstance(space, Discrete):
         return DiscreteActions(space, _bin_names(env) if names is None else names)
     if isinstance(space, MultiDiscrete | MultiBinary):
@@ -63,8 +69,7 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
             raise ConfigError(
                 f"actions are named {list(names)}, and the environment takes any text: leave `actions` out."
             )
-        return TextActions(space)
-    env_name = env.spec.id if env.spec is not None else str(env)
+        return TextActions(space, env_name)
     if isinstance(space, Box):
         raise ConfigError(
             f"{env_name}'s actions are numbers, {space}, and a language model answers in words. Let it "
@@ -77,6 +82,11 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
         "space with a wrapper of your own (data.wrappers), or write an agent whose extract_action makes "
         "them."
     )
+
+
+def is_action(space: gymnasium.Space[Any], action: Any) -> bool:
+    """True for an action of a space; of a `Text` space any text is one, see `TextActions`."""
+    return isinstance(action, str) if isinstance(space, Text) else space.contains(action)
 
 
 class DiscreteActions(ActionVocabulary):
@@ -137,17 +147,43 @@ class MultiDiscreteActions(ActionVocabulary):
 
 
 class TextActions(ActionVocabulary):
-    """A `Text` space: the model's answer, stripped."""
+    """A `Text` space: the model's answer, stripped.
 
-    def __init__(self, space: Text) -> None:
+    Characters outside the charset are passed on, since few environments mean theirs: Gymnasium's default
+    has no space. A charset without letters is meant, and other texts are then failures.
+    """
+
+    def __init__(self, space: Text, env_name: str) -> None:
         self._space = space
-        self.answer_format = f"Answer with a text of {space.min_length} to {space.max_length} characters."
+        self._has_letters = any(map(str.isalpha, space.character_set))
+        longest = f"of at most {space.max_length} characters" if space.max_length < LONG_TEXT else ""
+        characters = "" if self._has_letters else f"of the characters {space.characters}"
+        self.answer_format = f"Answer with {' '.join(filter(None, ('a short text', characters, longest)))}."
+        if not self._has_letters:
+            warnings.warn(
+                f"{env_name} takes texts of the characters {space.characters!r} alone: any other answer of "
+                "the model counts as none. Find the action in the answer by the agent's pattern, such as "
+                r"'\d+', or give the environment's action_space a wider charset.",
+                stacklevel=2,
+            )
+        elif " " not in space.character_set:
+            warnings.warn(
+                f"{env_name}'s action_space has no space among its characters, as gymnasium.spaces.Text has "
+                "by default. The environment gets the model's answers all the same. To say that it takes "
+                f"them, give it a charset: Text({space.max_length}, charset=string.printable).",
+                stacklevel=2,
+            )
 
     def parse(self, text: str) -> ParsedAction:
         action = text.strip()
-        if self._space.contains(action):
-            return ParsedAction(action)
-        return ParsedAction.failure(f"{action!r} is not in {self._space}")
+        if not self._space.min_length <= len(action) <= self._space.max_length:
+            return ParsedAction.failure(
+                f"{short(action)} has {len(action)} characters; the environment takes "
+                f"{self._space.min_length} to {self._space.max_length}"
+            )
+        if not self._has_letters and not self._space.contains(action):
+            return ParsedAction.failure(f"{short(action)} is not of the characters {self._space.characters}")
+        return ParsedAction(action)
 
 
 def _numbers(start: int, size: int) -> tuple[str, ...]:

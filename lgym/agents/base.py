@@ -29,9 +29,10 @@ class TextAgent(ABC):
                 return f"Row {row}, column {column}."
 
     Where the legal actions change from turn to turn, override `candidates`; where actions are not names,
-    override `extract_action`; with no `actions` at all the model answers in free text. Free text is read by
-    `parse`: a JSON response by its `json_key`, other forms by a `pattern`, and whatever else by
-    `extract_action`. The text of memories, if the run has any, is made by `summarize` and `render_memory`.
+    override `extract_action`, which returns the environment's action, or `None` where the text names none;
+    with no `actions` at all the model answers in free text. Free text is read by `parse`: a JSON response by
+    its `json_key`, other forms by a `pattern`, and whatever else by `extract_action`. The text of memories,
+    if the run has any, is made by `summarize` and `render_memory`.
 
     Attributes:
         actions: the names of a `Discrete` space's actions, in the order of their numbers from 0; empty where
@@ -130,7 +131,7 @@ class TextAgent(ABC):
             text, self.extract_action, actions=self.actions, json_key=self.json_key, pattern=self.pattern
         )
 
-    def extract_action(self, text: str) -> ParsedAction:
+    def extract_action(self, text: str) -> Any:
         """Extract the action that a text names: by default its number in `actions`, ignoring case and outer
         space.
 
@@ -138,7 +139,8 @@ class TextAgent(ABC):
             text: a candidate, or free text in which neither JSON nor the pattern found an action.
 
         Returns:
-            The action, or a failure with its reason.
+            The environment's action, `None` where the text names none, or a `ParsedAction`, which says why
+            not.
 
         Raises:
             TypeError: if `actions` is empty, as there is then nothing to compare with.

@@ -8,8 +8,11 @@ import gymnasium
 
 from lgym.agents.actions import ActionVocabulary, action_vocabulary
 from lgym.agents.base import Fallback, TextAgent
+from lgym.agents.known_spaces import known_space
 from lgym.agents.observation_formatter import ObservationFormatter
+from lgym.agents.observation_settings import ObservationSettings
 from lgym.agents.parsing import pattern_fault, read_action
+from lgym.agents.resolution import choose_resolutions
 from lgym.types import ConfigError, ParsedAction
 
 
@@ -17,13 +20,15 @@ class _Bound(NamedTuple):
     vocabulary: ActionVocabulary
     formatter: ObservationFormatter
     system_prompt: str
+    agent: TextAgent | None  # that lgym has for the environment
 
 
 class GeneralAgent(TextAgent):
     """The agent of an environment that has none of its own: numbers with names, and a list of actions.
 
-    Up to `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free
-    text. docs/environments.md tells which spaces have a text form.
+    Of well-known environments it knows the goal, the names and words for the numbers; what is set wins. Up to
+    `max_candidates` actions are candidates; of more, and of texts, the model has to answer in free text.
+    docs/environments.md tells which spaces have a text form.
 
     Args:
         task: the beginning of the system prompt; null names the environment. The form of the answer is added.
@@ -31,9 +36,16 @@ class GeneralAgent(TextAgent):
             for each part. Null takes numbers.
         names: names of the parts of a vector or tuple; of several, by the label of each, such as {robot: [x,
             y]}.
-        decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Null takes a hundredth of
-            the range.
+        decimals: of numbers that are not whole; or by label, such as {robot x: 3}. Negative ones are tens and
+            so on. Null takes a hundredth of the range.
         units: by label, such as {robot x: m}.
+        resolution: the step that numbers are rounded to, such as 0.05; or by label. Few distinct texts make
+            few distinct prompts, and learning fast.
+        words: true says numbers in words for their sign and size, such as far left; or by label, true or the
+            words from those for the smallest numbers to those for the largest.
+        scale: the size from which a number in words is far or fast, by label; null takes half of its bound.
+        parts: labels of the parts that are shown, in their order; null shows all.
+        drop: labels of the parts that are left out.
         action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers
             all.
         max_candidates: the largest number of actions that are offered as candidates.
@@ -48,6 +60,11 @@ class GeneralAgent(TextAgent):
         names: list[str] | dict[str, list[str]] | None = None,
         decimals: int | dict[str, int] | None = None,
         units: dict[str, str] | None = None,
+        resolution: float | dict[str, float] | None = None,
+        words: bool | dict[str, bool | list[str]] | None = None,
+        scale: float | dict[str, float] | None = None,
+        parts: list[str] | None = None,
+        drop: list[str] | None = None,
         action_mask: str | None = "action_mask",
         max_candidates: int = 100,
         pattern: str | None = None,
@@ -58,7 +75,9 @@ class GeneralAgent(TextAgent):
         if pattern is not None and (fault := pattern_fault(pattern)) is not None:
             raise ConfigError(f"pattern is {pattern!r}: {fault}.")
         self.task = task
-        self.observation_settings: dict[str, Any] = {"names": names, "decimals": decimals, "units": units}
+        self.observation_settings = ObservationSettings(
+            names, decimals, units, resolution, words, scale, parts, drop
+        )
         self.action_mask = action_mask
         self.max_candidates = max_candidates
         self.pattern = pattern
@@ -69,12 +88,17 @@ class GeneralAgent(TextAgent):
     def bind(self, env: gymnasium.Env) -> None:
         """Read the spaces. Raises `ValueError` for those that have no text form, and for names that do not
         fit."""
-        vocabulary = action_vocabulary(env, self._action_names)
+        known = known_space(env)
+        agent = known.bound_agent(env)
+        names = known.actions if self._action_names is None else self._action_names
+        vocabulary = action_vocabulary(env, names)
         env_name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
+        task = self.task or known.task or f"You play {env_name}."
         self._bound = _Bound(
             vocabulary,
-            ObservationFormatter(env.observation_space, **self.observation_settings),
-            f"{(self.task or f'You play {env_name}.').rstrip()} {vocabulary.answer_format}",
+            known.formatter(env.observation_space, self.observation_settings, agent),
+            f"{task.rstrip()} {vocabulary.answer_format}",
+            agent,
         )
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
         self.actions = vocabulary.texts() if is_list else ()
@@ -104,6 +128,22 @@ class GeneralAgent(TextAgent):
 
     def extract_action(self, text: str) -> ParsedAction:
         return self._require_bound().vocabulary.parse(text)
+
+    def reference_returns(self) -> dict[str, float]:
+        """Reference returns of the agent that lgym has for the environment, if it has one."""
+        agent = self._require_bound().agent
+        return {} if agent is None else agent.reference_returns()
+
+    def choose_resolutions(self, observations: Sequence[Any], max_texts: int) -> dict[str, float]:
+        """Steps by label to set as `resolution`, with which observations have at most so many texts.
+
+        Empty where that is so without any, where `resolution` or `decimals` are set, and where words are
+        used for the numbers. See `lgym.agents.resolution.choose_resolutions`.
+        """
+        formatter = self._require_bound().formatter
+        if formatter.settings.resolution is not None or formatter.settings.decimals is not None:
+            return {}
+        return choose_resolutions(formatter, observations, max_texts)
 
     def why_no_candidates(self) -> str:
         """The reason that there are no candidates, for an error message."""

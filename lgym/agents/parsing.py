@@ -119,9 +119,17 @@ def action_number(text: str, actions: Sequence[str]) -> int | None:
     return next((number for number in range(len(actions)) if str(number) == text.strip()), None)
 
 
+def parsed_action(action: Any, text: str) -> ParsedAction:
+    """The result of an `extract_action` as data: it may return an action, `None` for none, or a
+    `ParsedAction`."""
+    if action is None:
+        return ParsedAction.failure(f"extract_action found nothing in {short(text)}")
+    return action if isinstance(action, ParsedAction) else ParsedAction(action)
+
+
 def read_action(
     text: str,
-    extract_action: Callable[[str], ParsedAction],
+    extract_action: Callable[[str], Any],
     *,
     actions: Sequence[str] = (),
     json_key: str | None = None,
@@ -143,10 +151,10 @@ def read_action(
             number = action_number(named, actions)
             if number is not None:
                 return ParsedAction(number)
-        elif named is not None and (parsed := extract_action(named)).ok:
+        elif named is not None and (parsed := parsed_action(extract_action(named), named)).ok:
             return parsed
         failures += f"{source} says {short(value)}, which names no action; "
-    parsed = extract_action(text)
+    parsed = parsed_action(extract_action(text), text)
     return parsed if parsed.ok or not failures else replace(parsed, reason=failures + parsed.reason)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from lgym.agents.actions import is_action
 from lgym.agents.base import TextAgent
 from lgym.agents.parsing import action_number
 from lgym.cli.rendering import Renderer
@@ -126,7 +127,7 @@ def _ask_person(agent: TextAgent, env: gymnasium.Env, observation: Any, info: An
     )
     while True:
         parsed = parse_typed_action(agent, candidates, input("> "))
-        if parsed.ok and env.action_space.contains(parsed.action):
+        if parsed.ok and is_action(env.action_space, parsed.action):
             return parsed.action
         say(
             f"  {escape_control_chars(parsed.reason) or f'{parsed.action!r} is not in {env.action_space}'}. "

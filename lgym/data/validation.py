@@ -3,6 +3,7 @@
 import gymnasium
 
 from lgym.agents import GeneralAgent, TextAgent
+from lgym.agents.actions import is_action
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.types import ConfigError, ParsedAction
 
@@ -10,12 +11,16 @@ from lgym.types import ConfigError, ParsedAction
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     """Have the agent parse an empty response, and check its fallback. Raises `ValueError`."""
     name = type(agent).__name__
-    # `lgym.Agent` has its own `parse`, since its extract_action may return anything.
-    own_parse = type(agent).parse is not TextAgent.parse
-    parsed = agent.parse("") if own_parse else agent.extract_action("")
+    parsed = agent.parse("")
     if not isinstance(parsed, ParsedAction):
         raise ConfigError(
-            f"{name}.extract_action returned {parsed!r} for an empty response; it must return a ParsedAction."
+            f"{name}.parse returned {parsed!r} for an empty response; it must return a ParsedAction."
+        )
+    if parsed.ok and not is_action(env.action_space, parsed.action):
+        raise ConfigError(
+            f"{name}.extract_action returned {parsed.action!r} for an empty response, which is not in the "
+            f"environment's action space {env.action_space}: return an action of it, or None where the text "
+            "names none."
         )
     env.close()
     if agent.fallback == "default" and not env.action_space.contains(agent.default_action):
@@ -36,7 +41,7 @@ def offers_candidates(agent: TextAgent, env: gymnasium.Env, seed: int) -> bool:
         candidates = offered(agent, observation, info)
         for candidate in candidates or ():
             action = action_of(agent, candidate)
-            if not env.action_space.contains(action):
+            if not is_action(env.action_space, action):
                 raise ConfigError(
                     f"{name} reads its candidate {candidate!r} as the action {action!r}, which is not in "
                     f"{env.spec.id if env.spec else env}'s action space {env.action_space}."

@@ -15,6 +15,10 @@ from lgym.types import ConfigError
 EnvWrapper: TypeAlias = Callable[[gymnasium.Env], gymnasium.Env]
 
 
+REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
+"""Packages that register environments when they are imported, by the beginning of these environments' ids."""
+
+
 def make_env(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -24,7 +28,7 @@ def make_env(
     """Make an environment without the passive checker, which slows every step, and with wrappers around it.
 
     Args:
-        env_id: the registered id; `package:Env-v0` imports the package first.
+        env_id: the registered id; `package:Env-v0` imports the package first. MiniGrid's need no package.
         env_kwargs: keyword arguments of the environment's constructor.
         max_episode_steps: the time limit in environment steps; `None` keeps the registered one, and -1
             removes it.
@@ -40,6 +44,8 @@ def make_env(
             f"max_episode_steps={max_episode_steps}: give 1 or more, -1 for no limit, or None for the "
             "registered one"
         )
+    package = next((name for start, name in REGISTERED_BY.items() if env_id.startswith(start)), None)
+    env_id = f"{package}:{env_id}" if package is not None else env_id
     try:  # Gymnasium has no error class of its own for ids such as '' or 'Frozen Lake'
         parse_env_id(env_id.rpartition(":")[2])
     except Error as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from lgym.agents import TextAgent
-from lgym.agents.parsing import read_action
+from lgym.agents.parsing import parsed_action, read_action
 from lgym.types import Message, ParsedAction
 
 if TYPE_CHECKING:
@@ -132,9 +132,7 @@ class Agent(TextAgent):
                     f"{type(self).__name__}.{reason}, for {text!r}. Counted as unread.", stacklevel=2
                 )
             return ParsedAction.failure(reason)
-        if action is None:
-            return ParsedAction.failure(f"extract_action found nothing in {text!r}")
-        return action if isinstance(action, ParsedAction) else ParsedAction(action)
+        return parsed_action(action, text)
 
     # -- the loop
     # -------------------------------------------------------------------------------------------------------

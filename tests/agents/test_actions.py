@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import string
+import warnings
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.wrappers import DiscretizeAction
 
 from helpers import spaces
-from lgym.agents.actions import action_vocabulary
+from lgym.agents.actions import action_vocabulary, is_action
 from lgym.envs import make_env
 
 LISTED = [
@@ -49,14 +52,43 @@ def test_what_names_no_action_is_a_failure(text):
     assert repr(text) in vocabulary.parse(text).reason
 
 
-def test_a_text_is_taken_as_it_is():
-    """Without the space around it, and only what the space holds: letters and digits, up to five."""
-    vocabulary = action_vocabulary(spaces.env(action_space=Text(5)))
+PROSE = Text(5, charset=string.printable)
+
+
+@pytest.mark.parametrize(
+    ("space", "text", "action"),
+    [
+        (PROSE, " go\n", "go"),
+        (PROSE, "I, é", "I, é"),  # the charset is no limit
+        (PROSE, "gooooo", None),
+        (PROSE, "  ", None),
+        (Text(5), "go on", "go on"),  # Gymnasium's default has no space
+        (Text(3, charset="0123456789"), " 42 ", "42"),
+        (Text(3, charset="0123456789"), "4 2", None),  # one without letters is meant
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_text_is_taken_as_it_is(space, text, action):
+    """Without the space around it, as long as it has the length that the environment takes."""
+    vocabulary = action_vocabulary(spaces.env(action_space=space))
     assert vocabulary.texts() == ()
-    assert vocabulary.parse(" go\n").action == "go"
-    assert not vocabulary.parse("go on").ok
-    assert not vocabulary.parse("gooooo").ok
-    assert "1 to 5 characters" in vocabulary.answer_format
+    assert vocabulary.parse(text).action == action
+    assert vocabulary.parse(text).ok == (action is not None)
+    assert is_action(space, "any, é")
+    assert not is_action(space, 3)
+
+
+def test_a_charset_that_hardly_any_text_fits_is_told():
+    """Once bound, before anything is played; a charset for prose says nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vocabulary = action_vocabulary(spaces.env(action_space=PROSE))
+    assert vocabulary.answer_format == "Answer with a short text of at most 5 characters."
+    with pytest.warns(UserWarning, match="no space among its characters.*charset=string.printable"):
+        action_vocabulary(spaces.env(action_space=Text(5)))
+    with pytest.warns(UserWarning, match="characters '0123456789' alone.*pattern"):
+        vocabulary = action_vocabulary(spaces.env(action_space=Text(5000, charset="0123456789")))
+    assert vocabulary.answer_format == "Answer with a short text of the characters 0123456789."
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete, MultiDiscrete, Text
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
 
 from helpers import spaces
 from lgym.agents import GeneralAgent
@@ -19,9 +19,10 @@ def bound(env, **settings):
 
 
 def test_without_settings():
-    """Enough to begin with."""
-    agent = bound(make_env("MountainCar-v0"))
-    assert agent.system_prompt == "You play MountainCar. Answer with one of these: 0, 1, 2."
+    """Enough to begin with, of an environment that nothing is known about."""
+    space = Box(np.array([-1.2, -0.07]), np.array([0.6, 0.07]), dtype=np.float64)
+    agent = bound(spaces.SpacesEnv(space, Discrete(3)))
+    assert agent.system_prompt == "You play SpacesEnv. Answer with one of these: 0, 1, 2."
     assert agent.format_observation(np.array([-0.5, 0.01])) == "0: -0.50, 1: 0.010"
     assert list(agent.candidates(None, {})) == ["0", "1", "2"]
     assert agent.parse("2").action == 2
@@ -48,11 +49,11 @@ def test_a_mask_leaves_candidates_out():
     """Taxi's, and where `info` has it under another name; all are offered where it allows none, or is not
     asked."""
     agent = bound(make_env("Taxi-v4"))
-    assert list(agent.candidates(0, {"action_mask": np.array([1, 0, 0, 0, 0, 1])})) == ["0", "5"]
+    assert list(agent.candidates(0, {"action_mask": np.array([1, 0, 0, 0, 0, 1])})) == ["down", "drop"]
     assert len(agent.candidates(0, {"action_mask": np.zeros(6)})) == 6
     assert len(agent.candidates(0, {})) == 6
     legal = bound(make_env("Taxi-v4"), action_mask="legal")
-    assert list(legal.candidates(0, {"legal": [1, 0, 0, 0, 0, 0], "action_mask": np.ones(6)})) == ["0"]
+    assert list(legal.candidates(0, {"legal": [1, 0, 0, 0, 0, 0], "action_mask": np.ones(6)})) == ["down"]
     assert len(bound(make_env("Taxi-v4"), action_mask=None).candidates(0, {"action_mask": np.eye(6)[0]})) == 6
 
 
@@ -71,7 +72,7 @@ def test_many_actions_have_to_be_spoken():
     assert agent.parse("100").action == 100
     assert "101 actions" in agent.why_no_candidates()
     assert len(bound(spaces.env(action_space=Discrete(101)), max_candidates=101).candidates(0, {})) == 101
-    assert bound(spaces.env(action_space=Text(5))).candidates(0, {}) is None
+    assert bound(spaces.env(action_space=Text(5, charset="a "))).candidates(0, {}) is None
 
 
 def test_free_text_is_read_by_json_or_pattern():
@@ -106,4 +107,5 @@ def test_an_environment_without_a_spec():
     """One that was not made by its id."""
     env = gymnasium.make("CliffWalking-v1").unwrapped
     env.spec = None
-    assert bound(env).system_prompt.startswith("You play CliffWalkingEnv.")
+    assert bound(env).system_prompt.startswith("Walk to the goal")
+    assert bound(spaces.env(action_space=Discrete(2))).system_prompt.startswith("You play SpacesEnv.")

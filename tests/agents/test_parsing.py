@@ -322,6 +322,23 @@ def test_an_agents_own_reading_is_asked_last():
     assert Echo().parse('I say {"action": ["a rose"]}.').action == 'I say {"action": ["a rose"]}.'
 
 
+def test_an_agents_own_reading_returns_an_action_or_none():
+    """As plain Python does; a `ParsedAction` is for those who say why not."""
+
+    class Plain(Dial):
+        pattern = r"turn (\S+)"
+
+        def extract_action(self, text):
+            return float(text) if text.replace(".", "").isdigit() else None
+
+    assert Plain().parse("0.5") == ParsedAction(0.5)
+    assert Plain().parse('{"action": 0}') == ParsedAction(0.0)
+    assert Plain().parse("I turn 2") == ParsedAction(2.0)
+    assert not Plain().parse("hm").ok
+    assert Plain().parse("hm").reason == "extract_action found nothing in 'hm'"
+    assert Plain().parse('{"action": "up"}').reason.startswith("the response's JSON 'action' says 'up'")
+
+
 def test_an_agent_chooses_its_key_or_none():
     """Without effect, a reply in another form, or a poem with braces, could not be read as it is meant."""
 

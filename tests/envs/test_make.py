@@ -121,3 +121,10 @@ def test_a_wrapper_that_does_not_fit_is_named():
         )
     with pytest.raises(ValueError, match="Wrapper 1 of 1 made None"):
         make_env("CartPole-v1", wrappers=[lambda env: None])
+
+
+def test_ids_of_a_known_package_need_no_package_name(monkeypatch):
+    """Nothing has imported the package that registers them."""
+    monkeypatch.setattr("lgym.envs.make.REGISTERED_BY", {"Maze-": "no_such_mazes"})
+    with pytest.raises(ValueError, match="'no_such_mazes:Maze-v3' needs a package.*no_such_mazes"):
+        make_env("Maze-v3")

@@ -7,6 +7,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
+from lgym.agents.actions import is_action
+
 
 class SpacesEnv(gymnasium.Env):
     def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
@@ -19,7 +21,7 @@ class SpacesEnv(gymnasium.Env):
         return self.observation_space.sample(), {}
 
     def step(self, action):
-        assert self.action_space.contains(action), action
+        assert is_action(self.action_space, action), action
         self._turns += 1
         return self.observation_space.sample(), float(self.np_random.random()), self._turns == 3, False, {}
 

@@ -62,7 +62,12 @@ def test_an_agent_without_candidates_needs_a_text_generating_policy():
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"extract_action": lambda self, text: 1}, r"extract_action returned 1 for an empty response"),
+        ({"extract_action": lambda self, text: 3}, r"extract_action returned 3 for an empty response"),
+        (
+            {"extract_action": lambda self, text: "red"},
+            r"returned 'red'.*not in the environment's action space",
+        ),
+        ({"parse": lambda self, text: 1}, r"parse returned 1 for an empty response"),
         ({"fallback": "default"}, r"default_action None is not in the environment's action space"),
         ({"fallback": "default", "default_action": 3}, r"default_action 3 is not in"),
     ],
@@ -72,6 +77,12 @@ def test_mistakes_of_reading_free_text_are_found_when_the_run_is_set_up(members,
     data = module(agent_with(candidates=lambda self, o, i: None, **members))
     with pytest.raises(ValueError, match=message):
         attach(data, RecordingLearner(TextSpeaker())).setup("fit")
+
+
+@pytest.mark.parametrize("action", [None, 1, ParsedAction(1), ParsedAction.failure("none")])
+def test_free_text_may_be_read_as_an_action_or_none(action):
+    data = module(agent_with(candidates=lambda self, o, i: None, extract_action=lambda self, text: action))
+    attach(data, RecordingLearner(TextSpeaker())).setup("fit")
 
 
 @pytest.mark.parametrize(
