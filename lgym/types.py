@@ -138,6 +138,9 @@ class Learner(Protocol):
     policy: Any
     sft_rollouts: int
 
+    needs_whole_episodes: bool
+    """True if a rollout must not end within an episode."""
+
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, with a chat template."""

@@ -12,10 +12,10 @@ import lgym
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
     {"functional", "rollout", "distributed", "types", "cache", "plain_text"},
-    {"batch"},
+    {"batch", "terminal"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
-    {"modules", "data", "terminal"},
+    {"modules", "data"},
     {"callbacks"},
     {"cli", "loop"},
 ]

@@ -102,6 +102,7 @@ class LgymCLI(LightningCLI):
         return {**LightningCLI.subcommands(), **dict.fromkeys(READ_ONLY_SWITCHES, {"model", "datamodule"})}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.set_defaults({"model": {"class_path": "lgym.modules.PPO"}})
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     def _prepare_subcommand_parser(

@@ -33,8 +33,8 @@ class EnvConfig:
     max_episode_steps: int | None = None
     """Turns after which an episode is truncated; null takes the environment's own limit."""
 
-    num_envs: int = 16
-    """Environments played together."""
+    num_envs: int | None = None
+    """Environments played together; null takes what fits the rollouts, or 16 where their size is given."""
 
     subprocess_envs: bool = False
     """Run each environment in a process of its own: for those that are slow, or that may crash or hang. A
@@ -49,7 +49,8 @@ class RolloutConfig:
     """The amount of play between two updates, and the minibatches that are made of it."""
 
     episodes_per_rollout: int | None = None
-    """Whole episodes played between two updates. Give this or turns_per_rollout."""
+    """Whole episodes played between two updates. Give this or turns_per_rollout; without both, a few thousand
+    random turns decide (`lgym.data.sizing`)."""
 
     turns_per_rollout: int | None = None
     """Turns played between two updates, over all environments; a multiple of num_envs. Episodes continue in
@@ -148,17 +149,17 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             if value is not None and value < 1:
                 yield f"{name} is {value}; it must be 1 or more."
         episodes, turns = self.episodes_per_rollout, self.turns_per_rollout
-        if (episodes is None) == (turns is None):
+        if episodes is not None and turns is not None:
             yield (
-                f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one of the "
-                "two."
+                f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one "
+                "of the two."
             )
-        if turns is not None and (turns < self.num_envs or turns % self.num_envs):
+        if turns is not None and self.num_envs and (turns < self.num_envs or turns % self.num_envs):
             yield (
                 f"turns_per_rollout is {turns}; it must be a multiple of data.num_envs ({self.num_envs}), "
                 f"such as {max(1, round(turns / self.num_envs)) * self.num_envs}."
             )
-        if self.group_size > 1 and (episodes is None or episodes % self.group_size):
+        if self.group_size > 1 and (turns is not None or (episodes or 0) % self.group_size):
             yield (
                 f"group_size is {self.group_size} and data.episodes_per_rollout is {episodes}; groups are "
                 "compared as whole episodes, so give episodes_per_rollout as a multiple of group_size."
@@ -172,7 +173,7 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             yield f"history is {self.history}; it must be 0 or more turns, or full."
         if self.env_timeout <= 0:
             yield f"env_timeout is {self.env_timeout:g} seconds; it must be above 0."
-        if self.self_imitation is not None and (episodes is None or self.history != 0):
+        if self.self_imitation is not None and (turns is not None or self.history != 0):
             yield (
                 "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout "
                 f"(it is {episodes}) and data.history: 0 (it is {self.history})."

@@ -20,15 +20,20 @@ from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.random_play import play_at_random
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
+from lgym.data.sizing import MEASURED_SECONDS, MEASURED_TURNS, default_envs, episode_length, rollout_size
 from lgym.envs.make import make_env, portable
 from lgym.envs.workers import worker_envs
 from lgym.rollout import Prompt
+from lgym.terminal import say
 from lgym.types import Episode, Learner
+
+SIZE = ("num_envs", "episodes_per_rollout", "turns_per_rollout")
 
 
 class RolloutDataModule(DataConfig, L.LightningDataModule):
@@ -50,6 +55,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         self._play: TrainingPlay | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
+        self._measured = False
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
@@ -62,6 +68,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         if stage == "fit":
+            self.size_rollout()
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
@@ -88,6 +95,30 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
         return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers)
 
+    def size_rollout(self) -> None:
+        """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`)."""
+        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
+            return
+        play = play_at_random(
+            self.make_env,
+            self.agent,
+            episodes=1,
+            turns=MEASURED_TURNS,
+            seconds=MEASURED_SECONDS,
+            history=self.history,
+            seed=self.seed,
+        )
+        size = rollout_size(play, self.num_envs)
+        self._measured = True
+        self.num_envs = size.num_envs
+        if self.group_size > 1 or self.self_imitation is not None or self.learner.needs_whole_episodes:
+            self.episodes_per_rollout = size.episodes(episode_length(play), self.group_size)
+            amount = f"{self.episodes_per_rollout:,} episodes (data.episodes_per_rollout)"
+        else:
+            self.turns_per_rollout = size.turns
+            amount = f"{size.turns:,} turns (data.turns_per_rollout)"
+        say(f"A rollout is {amount} in {size.num_envs} environments (data.num_envs): {size.reason}.")
+
     def make_env(self, stage: str = "fit") -> gymnasium.Env:
         """An environment as a stage plays it."""
         return self.env_maker(stage)()
@@ -96,7 +127,8 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         """The environments of a stage, with their reset seeds, in this process of the run."""
         make = self.env_maker(stage)
         first_episode, episodes = shard_range(self.eval_episodes)
-        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
+        num_envs = self.num_envs or default_envs(self.turns_per_rollout)
+        count = num_envs if stage == "fit" else min(num_envs, episodes)
         envs = (
             worker_envs(make, count, self.env_timeout)
             if self.subprocess_envs
@@ -215,11 +247,14 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         ranks = distributed.all_gather_object(self._play.state_dict())
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         memories = {name: memory.state_dict() for name, memory in self._memories().items()}
-        return {"ranks": ranks, "rollouts": played, **memories}
+        size = {name: getattr(self, name) for name in SIZE} if self._measured else {}
+        return {"ranks": ranks, "rollouts": played, "size": size, **memories}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
+        if self._measured:  # what a run began with, it goes on with
+            vars(self).update(state_dict.get("size", {}))
         for name, memory in self._memories().items():
             if name in state_dict:
                 memory.load_state_dict(state_dict[name])

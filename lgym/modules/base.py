@@ -117,6 +117,11 @@ class PolicyLearner(OptimizedModule, ABC):
         return self.policy.llm.context_length - self.policy.max_new_tokens
 
     @property
+    def needs_whole_episodes(self) -> bool:
+        """True if a rollout must not end within an episode."""
+        return self.compares_groups
+
+    @property
     def uses_sft(self) -> bool:
         return self.sft.coef > 0 or self.sft.rollouts > 0
 

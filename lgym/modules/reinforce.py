@@ -26,6 +26,8 @@ class REINFORCE(PolicyLearner):
     G_t is the return to go of turn t. No value is learned.
     """
 
+    needs_whole_episodes = True
+
     def __init__(
         self,
         loss: LossConfig = POLICY_GRADIENT,

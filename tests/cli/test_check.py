@@ -17,9 +17,9 @@ from helpers import letters, tiny
 from helpers.echo import EchoAgent, EchoEnv
 from helpers.runs import lgym
 from lgym.cli.check.findings import history_findings, parse_findings, returns_findings, seed_findings
-from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import Trial, estimate, kv_cache_bytes
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.terminal import format_tokens
 
 LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}

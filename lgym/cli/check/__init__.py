@@ -18,9 +18,9 @@ from lgym.cli.check.findings import (
     returns_findings,
     seed_findings,
 )
-from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.trial import count_tokens, estimate, try_out
 from lgym.data import RolloutDataModule
+from lgym.data.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.modules import PolicyLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say

@@ -4,8 +4,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from lgym.cli.check.random_play import RandomPlay
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.random_play import RandomPlay
 
 MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 MAX_QUESTIONS = 2000  # of random play that are tried as prompts

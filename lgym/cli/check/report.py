@@ -6,9 +6,9 @@ from typing import Any
 
 from lgym.agents.base import TextAgent
 from lgym.cli.check.findings import Finding
-from lgym.cli.check.random_play import RandomPlay
 from lgym.cli.check.trial import Trial
 from lgym.data import RolloutDataModule
+from lgym.data.random_play import RandomPlay
 from lgym.rollout import Prompt, Response
 from lgym.terminal import (
     escape_control_chars,

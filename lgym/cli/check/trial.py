@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from lgym.cli.check.random_play import RandomPlay
 from lgym.data import RolloutDataModule
+from lgym.data.random_play import RandomPlay
+from lgym.data.sizing import DEFAULT_ENVS
 from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
 from lgym.models.prefix_sharing.packing import common_prefix_length
 from lgym.modules import PolicyLearner
@@ -93,8 +94,8 @@ def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
         play_bytes=play_bytes,
         step_bytes=peak_bytes(module.device),
         moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
-        kv_bytes=kv_cache_bytes(data, module, rollouts[0], data.num_envs)
-        - kv_cache_bytes(data, module, rollouts[0], small.num_envs),
+        kv_bytes=kv_cache_bytes(data, module, rollouts[0], data.num_envs or DEFAULT_ENVS)
+        - kv_cache_bytes(data, module, rollouts[0], small.num_envs or DEFAULT_ENVS),
     )
 
 
@@ -127,7 +128,7 @@ def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     small = copy.copy(data)
     small.turns_per_rollout = None
     small.episodes_per_rollout = small.log_episodes_per_rollout = episodes
-    small.num_envs = min(data.num_envs, episodes)
+    small.num_envs = min(data.num_envs or DEFAULT_ENVS, episodes)
     if episodes * length > 2 * budget:
         small.max_episode_steps = max(2, budget // episodes)
     return small

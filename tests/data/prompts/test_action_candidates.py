@@ -7,9 +7,9 @@ import pytest
 from helpers import echo, tiny
 from helpers.learners import RecordingLearner, attach
 from helpers.scripted import TextSpeaker
-from lgym.cli.check.random_play import ask
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.random_play import ask
 from lgym.types import ParsedAction
 
 
