@@ -20,20 +20,16 @@ from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
-from lgym.data.random_play import play_at_random
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
-from lgym.data.sizing import MEASURED_SECONDS, MEASURED_TURNS, default_envs, episode_length, rollout_size
+from lgym.data.sizing import SIZE, default_envs, measured_size
 from lgym.envs.make import make_env, portable
 from lgym.envs.workers import worker_envs
 from lgym.rollout import Prompt
-from lgym.terminal import say
 from lgym.types import Episode, Learner
-
-SIZE = ("num_envs", "episodes_per_rollout", "turns_per_rollout")
 
 
 class RolloutDataModule(DataConfig, L.LightningDataModule):
@@ -97,27 +93,11 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
 
     def size_rollout(self) -> None:
         """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`)."""
-        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
-            return
-        play = play_at_random(
-            self.make_env,
-            self.agent,
-            episodes=1,
-            turns=MEASURED_TURNS,
-            seconds=MEASURED_SECONDS,
-            history=self.history,
-            seed=self.seed,
-        )
-        size = rollout_size(play, self.num_envs)
-        self._measured = True
-        self.num_envs = size.num_envs
-        if self.group_size > 1 or self.self_imitation is not None or self.learner.needs_whole_episodes:
-            self.episodes_per_rollout = size.episodes(episode_length(play), self.group_size)
-            amount = f"{self.episodes_per_rollout:,} episodes (data.episodes_per_rollout)"
-        else:
-            self.turns_per_rollout = size.turns
-            amount = f"{size.turns:,} turns (data.turns_per_rollout)"
-        say(f"A rollout is {amount} in {size.num_envs} environments (data.num_envs): {size.reason}.")
+        if self.episodes_per_rollout is None and self.turns_per_rollout is None:
+            whole_episodes = self.self_imitation is not None or self.learner.needs_whole_episodes
+            size = measured_size(self, self.make_env, self.agent, whole_episodes=whole_episodes)
+            vars(self).update(size)
+            self._measured = True
 
     def make_env(self, stage: str = "fit") -> gymnasium.Env:
         """An environment as a stage plays it."""

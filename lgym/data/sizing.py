@@ -1,64 +1,85 @@
 """The size of a rollout where none is given: from a few thousand random turns."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from statistics import fmean
 
-from lgym.data.random_play import RandomPlay
+import gymnasium
+
+from lgym.agents import TextAgent
+from lgym.data.data_config import DataConfig
+from lgym.data.random_play import RandomPlay, play_at_random
+from lgym.terminal import say
+
+SIZE = ("num_envs", "episodes_per_rollout", "turns_per_rollout")
+"""The settings that make up the size of a rollout."""
 
 MEASURED_TURNS, MEASURED_SECONDS = 4096, 20.0
-"""Random turns that a rollout's size is measured by, and the time after which fewer have to do."""
+"""Random turns that the size is measured by, and the time after which fewer have to do."""
 
 MOST_PROMPTS = 1024
-"""Distinct prompts of a rollout: each is computed once, and takes nearly all of its time."""
+"""Distinct prompts of a rollout: each is computed once, and they take nearly all of its time."""
 
 FEWEST_TURNS, MOST_TURNS = 2048, 32768
-FEWEST_ENVS, MOST_ENVS = 8, 256
+FEWEST_ENVS, DEFAULT_ENVS, MOST_ENVS = 8, 16, 256
 EPISODES_PER_ENV = 2
-DEFAULT_ENVS = 16
 
 
-@dataclass(frozen=True)
-class RolloutSize:
-    """The play between two updates, and the reason for it."""
+def measured_size(
+    settings: DataConfig, make_env: Callable[[], gymnasium.Env], agent: TextAgent, *, whole_episodes: bool
+) -> dict[str, int | None]:
+    """Play at random, decide the settings of `SIZE`, and say them with the reason.
 
-    num_envs: int
-    turns: int
-    reason: str
+    Args:
+        settings: the run's, which give none, or `num_envs` alone.
+        make_env: makes an environment of training.
+        agent: its words.
+        whole_episodes: True for a size in episodes.
+    """
+    play = play_at_random(
+        make_env,
+        agent,
+        history=settings.history,
+        episodes=1,
+        turns=MEASURED_TURNS,
+        seed=settings.seed,
+        seconds=MEASURED_SECONDS,
+    )
+    length = fmean(play.lengths) if play.lengths else float(len(play.longest))
+    num_envs, turns = rollout_size(play, length, settings.num_envs)
+    episodes = settings.group_size * max(2, round(turns / length / settings.group_size))
+    amount = (
+        f"{episodes:,} episodes (data.episodes_per_rollout)"
+        if whole_episodes
+        else f"{turns:,} turns (data.turns_per_rollout)"
+    )
+    say(
+        f"A rollout is {amount} in {num_envs} environments (data.num_envs): {len(play.distinct):,} random "
+        f"turns met {play.distinct[-1]:,} distinct prompts, and an episode has {length:.0f} turns."
+    )
+    amounts = (episodes, None) if whole_episodes else (None, turns)
+    return dict(zip(SIZE, (num_envs, *amounts), strict=True))
 
-    def episodes(self, length: float, group_size: int) -> int:
-        """The same amount in whole episodes of some length, in groups; two groups at least."""
-        return group_size * max(2, round(self.turns / length / group_size))
 
-
-def episode_length(play: RandomPlay) -> float:
-    """Turns of a random episode: the mean, or what the longest has come to where none has ended."""
-    return fmean(play.lengths) if play.lengths else float(len(play.longest))
-
-
-def rollout_size(play: RandomPlay, num_envs: int | None) -> RolloutSize:
-    """As many turns as ask the model some thousand distinct prompts, in so many environments that each plays
-    about two episodes of a random player's length.
+def rollout_size(play: RandomPlay, length: float, num_envs: int | None) -> tuple[int, int]:
+    """Number of environments and of turns: as many turns as ask the model about a thousand distinct prompts,
+    in so many environments that each plays two episodes.
 
     Args:
         play: random play in the run's environment.
+        length: turns of an episode.
         num_envs: environments, where they are given; turns are then a multiple of them.
     """
     turns = MOST_TURNS
     while turns > FEWEST_TURNS and play.distinct_after(turns) > MOST_PROMPTS:
         turns //= 2
-    length = episode_length(play)
     if num_envs is None:
-        wanted = turns / (EPISODES_PER_ENV * length)
-        num_envs = min(MOST_ENVS, max(FEWEST_ENVS, 2 ** round(math.log2(max(1.0, wanted)))))
-    turns = num_envs * max(1, round(turns / num_envs))
-    reason = (
-        f"{len(play.distinct):,} random turns met {play.distinct[-1]:,} distinct prompts, and an episode has "
-        f"{length:.0f} turns"
-    )
-    return RolloutSize(num_envs, turns, reason)
+        wanted = max(1.0, turns / (EPISODES_PER_ENV * length))
+        num_envs = min(MOST_ENVS, max(FEWEST_ENVS, 2 ** round(math.log2(wanted))))
+    return num_envs, num_envs * max(1, round(turns / num_envs))
 
 
 def default_envs(turns: int | None) -> int:
-    """Environments where none are given: 16, or the most below that which share the turns of a rollout."""
+    """Number of environments where none is given: 16, or the most below that which share a rollout's
+    turns."""
     return next(n for n in range(DEFAULT_ENVS, 0, -1) if (turns or DEFAULT_ENVS) % n == 0)

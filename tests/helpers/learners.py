@@ -15,6 +15,7 @@ class RecordingLearner:
     """Acts by a scripted policy, notes the rollouts that it prepares, and learns nothing."""
 
     tokenizer, context_length, uses_sft, sft_rollouts = tiny.tokenizer(), 4096, False, 0
+    needs_whole_episodes = False
 
     def __init__(self, policy: Any = None, batch: ResponseBatch | None = None, **settings: Any) -> None:
         self.policy = policy or CandidateScorer()
