@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from lgym.models.config import LLMConfig, LoraSettings
+from lgym.models.gguf import converted_file
 from lgym.models.kernels.float32 import use_float32_adapters
 from lgym.models.kernels.fused_lora import fuse_lora
 from lgym.models.kernels.fused_rms_norm import fuse_norms
@@ -121,7 +122,12 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
                 "blocks."
             )
         count = model.config.get_text_config().num_hidden_layers
-        blocks = list(range(max(0, count - lora.last_blocks), count))
+        if lora.last_blocks > count:
+            raise ConfigError(
+                f"lora.last_blocks is {lora.last_blocks}, and the model has {count} blocks: set it to at "
+                f"most {count}, or to null for all of them."
+            )
+        blocks = list(range(count - lora.last_blocks, count))
     rank = lora.r if lora.r is not None else entry.lora_r
     peft_config = LoraConfig(
         r=rank,
@@ -191,7 +197,7 @@ def load_pretrained(
 
 
 def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tuple[str, list[str]]:
-    """The source of the weights (a folder, an installed package or the Hub), and the places tried.
+    """The source of the weights (a folder, a GGUF file, a package or the Hub), and the places tried.
 
     A package replaces the Hub for short names only: a Hub id, or a revision, means those very weights.
     """
@@ -199,6 +205,13 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
     looked = [f"a folder {path}"]
     if path.is_dir():
         return str(path), looked
+    if path.is_file():
+        return str(converted_file(path)), [f"a file {path}"]
+    if path.suffix.lower() == ".gguf":
+        raise ModelNotFoundError(
+            f"There is no file {path.absolute()}. A GGUF model is a path on this machine; download those of the "
+            "Hugging Face Hub first."
+        )
     if entry.package is not None and "/" not in model and revision is None:
         looked.append(f"the Python package {entry.package}")
         folder = converted_folder(entry.package)
