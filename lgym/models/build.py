@@ -1,6 +1,7 @@
 """Building of a model from its name: find the weights, load them, add adapters and a value head."""
 
 import os
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -83,7 +84,21 @@ def assemble_llm(
         use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
     select_layout(llm)
+    _warn_of_window(llm)
     return llm
+
+
+def _warn_of_window(llm: ValueHeadLLM) -> None:
+    config = llm.causal_lm.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or 0
+    if llm.context_length < longest:
+        warnings.warn(
+            f"{llm.name} ({config.model_type}) attends within a sliding window of {llm.context_length:,} "
+            f"tokens, and lgym uses no more than that of its context of {longest:,}: a prompt with its "
+            f"response has at most {llm.context_length:,} tokens; older turns of `history`, and the middle of "
+            "an observation, are left out beyond that.",
+            stacklevel=2,
+        )
 
 
 def _disable_dropout(model: PreTrainedModel) -> None:
@@ -209,8 +224,8 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
         return str(converted_file(path)), [f"a file {path}"]
     if path.suffix.lower() == ".gguf":
         raise ModelNotFoundError(
-            f"There is no file {path.absolute()}. A GGUF model is a path on this machine; download those of the "
-            "Hugging Face Hub first."
+            f"There is no file {path.absolute()}. A GGUF model is a path on this machine; download one of "
+            "the Hugging Face Hub first."
         )
     if entry.package is not None and "/" not in model and revision is None:
         looked.append(f"the Python package {entry.package}")

@@ -85,7 +85,21 @@ def _load(source: Path, architecture: str) -> tuple[Any, Any]:
     model.hf_quantizer = None
     model.is_quantized = False
     model.quantization_method = None
+    model.generation_config.eos_token_id = _ends_of_response(tokenizer)
     return tokenizer, model
+
+
+def _ends_of_response(tokenizer: Any) -> list[int]:
+    """The end of sequence, and the special token that the template writes behind a response: files of Gemma
+    name `<eos>` alone, where a response ends with `<end_of_turn>`."""
+    ends = [tokenizer.eos_token_id]
+    if tokenizer.chat_template is not None:
+        content = "a response"
+        messages = [{"role": "user", "content": "a prompt"}, {"role": "assistant", "content": content}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False).rpartition(content)[2]
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ends += [i for i in ids if i in tokenizer.all_special_ids][:1]
+    return sorted({end for end in ends if end is not None})
 
 
 def _architecture(source: Path) -> str:

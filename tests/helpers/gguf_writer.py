@@ -62,11 +62,9 @@ def write_gemma(path: Path) -> Path:
     types = [CONTROL] * len(special) + [BYTE] * len(codes) + [NORMAL] * len(letters)
     _add_tokenizer(writer, "llama", [*special, *codes, *letters], types, GEMMA_TEMPLATE)
     writer.add_token_scores([0.0] * len(types))
-    for name, index in (("pad", 0), ("bos", 2), ("unk", 3), ("eos", 5)):  # of Gemma's chat files
+    for name, index in (("pad", 0), ("bos", 2), ("unk", 3), ("eos", 1)):  # not the end of a turn
         getattr(writer, f"add_{name}_token_id")(index)
-    weights = {
-        name: weight + 1 if "norm" in name else weight for name, weight in model.state_dict().items()
-    }
+    weights = {name: weight + 1 if "norm" in name else weight for name, weight in model.state_dict().items()}
     return _close(writer, path, gguf.MODEL_ARCH.GEMMA3, model, weights)
 
 
