@@ -199,7 +199,7 @@ def _balanced(
     return [part for part in parts if part]
 
 
-def pad_rows(rows: Sequence[Sequence[int]]) -> Tensor:
+def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
     """Rows of unequal lengths as one tensor, padded with 0."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])

@@ -33,7 +33,7 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "trainer__accelerator": "cpu",
         "data__num_envs": 4,
         "data__episodes_per_rollout" if episodes else "data__turns_per_rollout": 8,
-        "data__eval_episodes": 6,
+        "data__eval_episodes": 3,
         "data__max_episode_steps": 6,
         "data__update_epochs": 1,
     }
@@ -52,4 +52,4 @@ def test_a_config_runs(config, tmp_path, model_folder):
     lgym("predict", tmp_path, model_folder, config, **small, ckpt_path="last")
     written = list(tmp_path.glob("version_0/predict/transcripts.jsonl"))
     assert len(written) == 1
-    assert len(written[0].read_text().splitlines()) == 6
+    assert len(written[0].read_text().splitlines()) == 3

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,9 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 
+from helpers import two_processes
 from helpers.runs import assert_same_run, checkpoint, scalars
+from lgym.cli import main
 from lgym.modules.config_checks import require_whole_weights
 
 HERE = Path(__file__).parent
@@ -120,10 +123,23 @@ def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(two, config
         assert of_one == pytest.approx(of_both, rel=1e-6)
 
 
+def in_parts(rank: int, command: list[list[str]]) -> None:
+    """Runs of the command line one after the other, as one of two processes that torchrun has started."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+    os.environ.update({name: str(value) for name, value in ranks.items()})
+    os.environ.update(TORCHELASTIC_RUN_ID="test", MASTER_ADDR="127.0.0.1", MASTER_PORT="9")
+    for words in command:
+        main(words)
+
+
 def test_two_resume_exactly(two, config, tmp_path):
+    """The processes are torchrun's here and lgym's own there: also bit for bit."""
     root, _ = two
-    fit(config, tmp_path, "--trainer.devices=2", "--trainer.max_epochs=1")
-    fit(config, tmp_path, "--trainer.devices=2", "--ckpt_path=last")
+    fit = [*command(config, tmp_path, "--trainer.devices=2")[2:]]
+    parts = [[*fit, "--trainer.max_epochs=1"], [*fit, "--ckpt_path=last"]]
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    two_processes.in_two_processes(meeting, partial(in_parts, command=parts))
     assert_same_run(root, tmp_path, validated_alike=False)
 
 
@@ -203,7 +219,8 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("which", ["first", pytest.param("second", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["first", "second"])
 def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
     """Within a minute, with the reason; here while the other waits for it or plays."""
     run = start(command(config, tmp_path, "--trainer.devices=2", "--trainer.max_epochs=100000"))

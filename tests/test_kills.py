@@ -1,6 +1,6 @@
 """`scripts/kill_test.py`: whenever a run is killed, it ends as the run that nobody killed.
 
-The slow ones are the whole table: twenty kills of each kind of run.
+The long ones are the whole table: twenty kills of each kind of run.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def test_a_difference_is_found(tmp_path, model_folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("name", RUNS)
 def test_the_table(tmp_path, model_folder, name, devices):

@@ -24,9 +24,16 @@ SCHEDULE = {
 
 
 @pytest.mark.parametrize(
-    "options", [{}, COUNTING, SCHEDULE], ids=["episodes", "turns-in-mid-episode", "schedule"]
+    ("options", "stop"),
+    [
+        pytest.param({}, 3, id="episodes-3"),
+        pytest.param(COUNTING, 1, id="turns-in-mid-episode-1"),
+        pytest.param(SCHEDULE, 3, id="schedule-3"),
+        pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
+        pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
+        pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("stop", [1, 3])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, options, stop):
     """Weights, optimizer, random states, environments and metrics (TRL#3247, NeMo-RL#3599)."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -93,7 +100,10 @@ WARM = """episodes_per_rollout: 8
   demonstrations:
     - class_path: lgym.data.ExpertDemonstrations
       init_args: {episodes: 4, policy: {class_path: lgym.agents.experts.Uniform, init_args: {actions: 2}}}"""
-BEST = "episodes_per_rollout: 8\n  self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.5}}"
+BEST = """episodes_per_rollout: 8
+  self_imitation:
+    class_path: lgym.data.BestEpisodeBuffer
+    init_args: {top_fraction: 0.5, min_return: 0} # all its episodes pay alike"""
 MEMORIES = """turns_per_rollout: 24
   history: {history}
   eval_episodes: 2
@@ -104,23 +114,28 @@ THINKS = "ThinkPolicy, init_args: {max_reasoning_tokens: 3}"
 SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
 
 
-@pytest.mark.parametrize("policy", [THINKS, SPEAKS], ids=["thinks", "speaks"])
 @pytest.mark.parametrize(
-    ("data", "sft", "stop"),
-    [(MID_TALK, "{}", 3), (BEST, "{coef: 1.0}", 3), (WARM, "{rollouts: 2}", 1)],
-    ids=["mid-conversation", "replay", "warm-up"],
+    ("policy", "data", "sft", "stop", "last"),
+    [
+        pytest.param(THINKS, MID_TALK, "{}", 1, 2, id="mid-conversation-thinks"),
+        pytest.param(SPEAKS, MID_TALK, "{}", 1, 2, id="mid-conversation-speaks"),
+        pytest.param(THINKS, BEST, "{coef: 1.0}", 2, 3, id="replay-thinks"),
+        pytest.param(SPEAKS, BEST, "{coef: 1.0}", 2, 3, id="replay-speaks", marks=pytest.mark.slow),
+        pytest.param(THINKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-thinks", marks=pytest.mark.slow),
+        pytest.param(SPEAKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-speaks"),
+    ],
 )
-def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, sft, stop):
-    """Standing in the middle of conversations, after 18 turns, 2 into an episode, every token of them is
+def test_conversations_and_imitation_resume_exactly(tmp_path, model_folder, policy, data, sft, stop, last):
+    """Standing in the middle of conversations, after 6 turns, 2 into an episode, every token of them is
     brought back; the best episodes are kept; and a warm start by demonstrations goes on for the rollouts that
     are left of it."""
     config = tmp_path / "talk.yaml"
     config.write_text(TALK.format(policy=policy, sft=sft, data=data))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     few = {"data__eval_episodes": 4}
-    lgym("fit", whole, model_folder, config, trainer__max_epochs=4, **few)
+    lgym("fit", whole, model_folder, config, trainer__max_epochs=last, **few)
     lgym("fit", parts, model_folder, config, trainer__max_epochs=stop, **few)
-    lgym("fit", parts, model_folder, config, trainer__max_epochs=4, ckpt_path="last", **few)
+    lgym("fit", parts, model_folder, config, trainer__max_epochs=last, ckpt_path="last", **few)
     assert_same_run(whole, parts, validated_alike=False)
 
 

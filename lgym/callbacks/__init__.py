@@ -8,7 +8,7 @@ from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.progress import RolloutProgress
 from lgym.callbacks.signals import GracefulShutdown, follow_first_process
 from lgym.callbacks.summary import RunSummary
-from lgym.callbacks.token_trace_logger import TokenTraceLogger
+from lgym.callbacks.token_picture import TokenTraceLogger
 
 __all__ = [
     "AdapterExport",

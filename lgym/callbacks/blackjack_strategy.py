@@ -1,5 +1,6 @@
 """Exact value and hit/stay chart of a Blackjack policy."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -15,19 +16,19 @@ from lgym.policies import CandidatePolicy
 from lgym.types import ConfigError
 
 
+@dataclass(eq=False)
 class BlackjackStrategy(L.Callback):
     """Evaluates the policy on all 280 states: its exact value by dynamic programming, its agreement with
     optimal play and, as a picture, its strategy. If it does so in every rollout, the hands are played by the
-    same answers."""
+    same answers.
 
-    def __init__(self, every_n_rollouts: int = 1, chart_every_n_rollouts: int = 5) -> None:
-        """
-        Args:
-            every_n_rollouts: interval at which the exact value is computed while training.
-            chart_every_n_rollouts: interval at which the chart is drawn.
-        """
-        self.every_n_rollouts = every_n_rollouts
-        self.chart_every_n_rollouts = chart_every_n_rollouts
+    Args:
+        every_n_rollouts: interval at which the exact value is computed while training.
+        chart_every_n_rollouts: interval at which the chart is drawn.
+    """
+
+    every_n_rollouts: int = 1
+    chart_every_n_rollouts: int = 5
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
@@ -42,33 +43,33 @@ class BlackjackStrategy(L.Callback):
                 "BlackjackStrategy asks for the probabilities of hit and stay, which only the candidate "
                 "policy knows. Take the callback out of trainer.callbacks."
             )
-        if (
-            self.every_n_rollouts == 1 and data.history == 0
-        ):  # otherwise later turns would have nothing to go on from
+        # With a history, or not in every rollout, later turns would have nothing to go on from.
+        if self.every_n_rollouts == 1 and data.history == 0:
             data.prefetched_observations = blackjack.states()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        last = trainer.current_epoch + 1 == trainer.max_epochs
-        if trainer.current_epoch % self.every_n_rollouts == 0 or last:
-            draws = trainer.current_epoch % self.chart_every_n_rollouts == 0 or last
-            self._evaluate(trainer, pl_module, draws=draws)
+        epoch = trainer.current_epoch
+        last = epoch + 1 == trainer.max_epochs
+        if epoch % self.every_n_rollouts == 0 or last:
+            self._evaluate(trainer, pl_module, draws=epoch % self.chart_every_n_rollouts == 0 or last)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.state.fn == "validate":
+        if trainer.state.fn != "fit":
             self._evaluate(trainer, pl_module)
 
-    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._evaluate(trainer, pl_module)
+    on_test_epoch_end = on_validation_epoch_end
 
     def _evaluate(self, trainer: L.Trainer, module: Any, *, draws: bool = True) -> None:
         hit = hit_probabilities(trainer.datamodule, module)  # type: ignore[attr-defined]
         greedy = hit > 0.5
-        metrics = {
-            "blackjack/value_sampled": blackjack.policy_value(hit),
-            "blackjack/value_greedy": blackjack.policy_value(greedy.astype(float)),
-            "blackjack/agreement": blackjack.agreement(greedy),
-        }
-        module.log_dict(metrics, rank_zero_only=True)
+        module.log_dict(
+            {
+                "blackjack/value_sampled": blackjack.policy_value(hit),
+                "blackjack/value_greedy": blackjack.policy_value(greedy.astype(float)),
+                "blackjack/agreement": blackjack.agreement(greedy),
+            },
+            rank_zero_only=True,
+        )
         if draws and isinstance(trainer.logger, TensorBoardLogger):
             picture = chart_array(strategy_chart(hit, title=f"Rollout {trainer.current_epoch + 1}"))
             trainer.logger.experiment.add_image("strategy", picture, trainer.global_step, dataformats="HWC")
@@ -82,7 +83,7 @@ def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndar
         policy.prefetch(prompts)
         logprobs = policy.distributions(prompts)
     hits = np.zeros(logprobs.shape)
-    for row, prompt in enumerate(prompts):
-        for column, candidate in enumerate(prompt.candidates):
-            hits[row, column] = action_of(data.agent, candidate) == blackjack.HIT
+    for row, prompt in zip(hits, prompts, strict=True):
+        is_hit = [action_of(data.agent, candidate) == blackjack.HIT for candidate in prompt.candidates]
+        row[: len(is_hit)] = is_hit
     return (logprobs.double().exp().numpy() * hits).sum(1)

@@ -1,15 +1,21 @@
 """Detection of a collapsing run, and what is done about it."""
 
 from collections.abc import Sequence
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lgym.callbacks.collapse_criteria import UPDATE_METRICS, CollapseDetector
-from lgym.callbacks.collapse_report import REPORT, events_table, origin_of, report
+from lgym.callbacks.collapse_criteria import (
+    REPORT,
+    UPDATE_METRICS,
+    CollapseDetector,
+    events_table,
+    origin_of,
+    report,
+)
 from lgym.modules import PolicyLearner
 from lgym.modules.snapshot import all_finite, put_back, snapshot
 from lgym.terminal import say
@@ -32,6 +38,16 @@ class CollapseGuard(L.Callback):
     on, and so are schedules; the environments and the random state of the data side are not taken back. So a
     rollback is followed by other episodes at a lower rate, and not by the same collapse again, although
     dropout and the like are drawn as before.
+
+    Args:
+        act: do more than warn. A guard that only warns changes nothing and keeps no weights.
+        monitor: metric of the evaluations that says which weights are best.
+        mode: highest (max) or lowest (min) is best.
+        lr_factor: factor of the learning rates whenever they are lowered.
+        max_rollbacks: number of rollbacks before it ends the run.
+        recovery: rollouts in a row without a sign after which the level is 0 again.
+        non_finite: go back if a loss, a gradient or a weight is not finite; otherwise that ends the run.
+        limits: limits of metrics, as those of `CollapseDetector`.
     """
 
     KEPT = (
@@ -57,17 +73,6 @@ class CollapseGuard(L.Callback):
         non_finite: bool = True,
         **limits: float | None,
     ) -> None:
-        """
-        Args:
-            act: do more than warn. A guard that only warns changes nothing and keeps no weights.
-            monitor: metric of the evaluations that says which weights are best.
-            mode: highest (max) or lowest (min) is best.
-            lr_factor: factor of the learning rates whenever they are lowered.
-            max_rollbacks: number of rollbacks before it ends the run.
-            recovery: rollouts in a row without a sign after which the level is 0 again.
-            non_finite: go back if a loss, a gradient or a weight is not finite; otherwise that ends the run.
-            limits: limits of metrics, as those of `CollapseDetector`.
-        """
         for name, value, valid, requirement in (
             ("lr_factor", lr_factor, 0 < lr_factor < 1, "lie between 0 and 1"),
             ("max_rollbacks", max_rollbacks, max_rollbacks >= 0, "be 0 or more"),
@@ -77,6 +82,7 @@ class CollapseGuard(L.Callback):
             if not valid:
                 raise ConfigError(f"{name} is {value!r}; it must {requirement}.")
         self.act = act
+        self.snapshots = 2 if act else 0  # kept at most, each about the size of a checkpoint
         self.monitor = monitor
         self.mode = mode
         self.non_finite = non_finite
@@ -94,15 +100,10 @@ class CollapseGuard(L.Callback):
         self.pending: dict[str, Any] | None = None  # validated, and yet to play a rollout
         self.rolled_back_after = -1  # rollouts, in this session
         self.rates: list[dict[str, float]] | None = None  # as configured
-        self._score: float | None = None
+        self._score = nan  # of the evaluation at hand
         self._eval_interval: int | None = None  # rollouts between two evaluations
-        self._fault = ""
+        self._faults: list[str] = []  # what was not finite, in the update at hand
         self._had_fault = False
-
-    @property
-    def snapshots(self) -> int:
-        """Number of snapshots that it keeps at most, each about the size of a checkpoint."""
-        return 2 if self.act else 0
 
     @property
     def stopped(self) -> bool:
@@ -119,12 +120,11 @@ class CollapseGuard(L.Callback):
             self.lr_factor = 1.0
         if self.stopped:
             self.level = HEALTHY
-            self.healthy_rollouts = 0
             self.rollbacks = 0
         self.rates = pl_module.configured_rates
         pl_module.lr_factor = self.lr_factor
         pl_module.rollouts_undone = self.undone
-        pl_module.on_nonfinite = self._note_fault if self.non_finite else None
+        pl_module.on_nonfinite = self._faults.append if self.non_finite else None
         if self.best is None:
             self.best = self._snapshot(trainer, pl_module, rollouts=trainer.current_epoch)
 
@@ -152,13 +152,13 @@ class CollapseGuard(L.Callback):
         assert isinstance(pl_module, PolicyLearner)
         if not self.act or not self.non_finite:
             return
-        if not self._fault and not self._had_fault and trainer.is_last_batch and not all_finite(pl_module):
-            self._fault = f"A weight is not finite after rollout {trainer.current_epoch + 1}."
-        if self._fault:
+        if not self._faults and not self._had_fault and trainer.is_last_batch and not all_finite(pl_module):
+            self._faults.append(f"A weight is not finite after rollout {trainer.current_epoch + 1}.")
+        if self._faults:
             if trainer.current_epoch >= pl_module.sft_rollouts:
                 self._settle_pending(healthy=not self.detector.detect(pl_module.rollout_metrics))
-            self._go_back(trainer, pl_module, [self._fault])
-            self._fault = ""
+            self._escalate(trainer, pl_module, self._faults)
+            self._faults.clear()
             self._had_fault = True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -166,7 +166,7 @@ class CollapseGuard(L.Callback):
         if not self._had_fault:
             self._judge(trainer, pl_module)
         self._had_fault = False
-        self._score = None
+        self._score = nan
         logged = {"guard/level": float(self.level)}
         if self.act:
             logged |= {"guard/lr_factor": self.lr_factor, "guard/rollbacks": float(self.rollbacks)}
@@ -188,7 +188,7 @@ class CollapseGuard(L.Callback):
             if self.healthy_rollouts >= self.recovery:
                 self.level = HEALTHY
                 self._announce(trainer, f"has seen {self.healthy_rollouts} rollouts without a sign", ())
-        if self.act and self._score is not None and self.rolled_back_after != done:
+        if self.act and not isnan(self._score) and self.rolled_back_after != done:
             self.pending = self._snapshot(trainer, module, rollouts=done, score=self._score)
 
     def _metrics(self, trainer: L.Trainer, module: PolicyLearner) -> dict[str, float]:
@@ -198,28 +198,26 @@ class CollapseGuard(L.Callback):
     def _settle_pending(self, healthy: bool) -> None:
         """Makes the weights that were validated last the best, if better, once they have played a healthy
         rollout."""
-        pending, self.pending = self.pending, None
-        if healthy and pending is not None and self._improves(pending["score"]):
-            self.best = pending
-
-    def _improves(self, score: float) -> bool:
-        if isnan(score) or self.best is None or self.best["score"] is None:
-            return not isnan(score)
-        return score > self.best["score"] if self.mode == "max" else score < self.best["score"]
+        if healthy and self.pending is not None:
+            assert self.best is not None
+            score, best = self.pending["score"], self.best["score"]
+            if best is None or (score > best if self.mode == "max" else score < best):
+                self.best = self.pending
+        self.pending = None
 
     def _escalate(self, trainer: L.Trainer, module: PolicyLearner, signs: Sequence[str]) -> None:
         self.healthy_rollouts = 0
-        if self.level == HEALTHY:
+        if self.act and (self._faults or self.level >= LOWERED):
+            self._go_back(trainer, module, signs)
+        elif self.level == HEALTHY:
             self.level = WARNED
             self._announce(trainer, "warns", signs)
-        elif self.act and self.level == WARNED:
+        elif self.act:
             self.level = LOWERED
             self._lower_rates(module)
             self._announce(
                 trainer, f"lowers the learning rates to {self.lr_factor:g} of what is configured", signs
             )
-        elif self.act:
-            self._go_back(trainer, module, signs)
 
     def _lower_rates(self, module: PolicyLearner) -> None:
         self.lr_factor *= self.factor
@@ -229,13 +227,11 @@ class CollapseGuard(L.Callback):
         """Goes back to the best weights; the last time it leaves them there and ends the run."""
         assert self.best is not None
         done = trainer.current_epoch + 1
-        self.healthy_rollouts = 0
-        self.rolled_back_after = done - bool(self._fault)  # a rollout with a fault is evaluated afterwards
+        self.rolled_back_after = done - bool(self._faults)  # a rollout with a fault is evaluated afterwards
         put_back(module, trainer.optimizers, self.best)
         self.detector.best = self.best["best_return"]
         self.undone = module.rollouts_undone = done - self.best["rollouts"]
-        origin = origin_of(self.best, self.monitor)
-        goal = f"goes back to the weights {origin}"
+        goal = f"goes back to the weights {origin_of(self.best, self.monitor)}"
         if self.rollbacks < self.max_rollbacks:
             self.rollbacks += 1
             self.level = ROLLED_BACK
@@ -247,10 +243,9 @@ class CollapseGuard(L.Callback):
         self.level = STOPPED
         self._announce(trainer, f"{goal} and ends the run", signs)
         trainer.should_stop = True
-        path = (
-            Path(trainer.log_dir or trainer.default_root_dir) / REPORT
-        )  # every process has to ask, as for the text
-        text = report(self.events, self.detector, self._metrics(trainer, module), origin, self.monitor)
+        # Every process has to ask for the folder, and for the text.
+        path = Path(trainer.log_dir or trainer.default_root_dir) / REPORT
+        text = report(self.events, self.detector, self._metrics(trainer, module), self.best, self.monitor)
         if trainer.is_global_zero:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -274,9 +269,6 @@ class CollapseGuard(L.Callback):
             say("\n  ".join([f"\nCollapse guard after rollout {event['rollout']}: {action}.", *signs]))
             if isinstance(trainer.logger, TensorBoardLogger):
                 trainer.logger.experiment.add_text("guard", events_table([event]), trainer.global_step)
-
-    def _note_fault(self, message: str) -> None:
-        self._fault = self._fault or message
 
     def state_dict(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in self.KEPT}, "detector": self.detector.state_dict()}

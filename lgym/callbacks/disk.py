@@ -23,9 +23,8 @@ class DiskGuard(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.checkpoint_callback is None:
             return
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
-        while not folder.exists():
-            folder = folder.parent
+        run = Path(trainer.log_dir or trainer.default_root_dir)
+        folder = next(path for path in (run, *run.parents) if path.exists())
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         snapshots = sum(callback.snapshots for callback in callbacks if isinstance(callback, CollapseGuard))
         needed = checkpoint_bytes(pl_module) * (1 + snapshots)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from lgym.types import Episode
 CELL = 4000  # characters of one text in TensorBoard
 
 
+@dataclass(eq=False)
 class EpisodeLogger(L.Callback):
-    """Writes some episodes of a rollout to TensorBoard's text tab."""
+    """Writes some episodes of a rollout to TensorBoard's text tab.
 
-    def __init__(self, every_n_rollouts: int = 5) -> None:
-        """
-        Args:
-            every_n_rollouts: interval; `data.log_episodes_per_rollout` is the number of episodes.
-        """
-        self.every_n_rollouts = every_n_rollouts
+    Args:
+        every_n_rollouts: interval; `data.log_episodes_per_rollout` is the number of episodes.
+    """
+
+    every_n_rollouts: int = 5
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         episodes = getattr(trainer.datamodule, "transcripts", ())  # type: ignore[attr-defined]
@@ -57,7 +57,6 @@ def as_markdown(episodes: Sequence[Episode]) -> str:
     """A table per episode: observations, answers with their probabilities, values and rewards."""
     parts = [f"**System prompt**\n\n{_cell(episodes[0].system_prompt)}"]
     for episode in episodes:
-        end = "terminated" if episode.terminated else "truncated"
         rows = [
             f"| {_cell(turn.observation_text)} | {_cell(turn.response_text)} | "
             f"{_probabilities(turn.probabilities)} | {'' if turn.value is None else f'{turn.value:+.3f}'} | "
@@ -65,7 +64,8 @@ def as_markdown(episodes: Sequence[Episode]) -> str:
             for turn in episode.turns
         ]
         parts.append(
-            f"**Seed {episode.seed}: return {episode.episode_return:+g}, {end}**\n\n"
+            f"**Seed {episode.seed}: return {episode.episode_return:+g}, "
+            f"{'terminated' if episode.terminated else 'truncated'}**\n\n"
             "| observation | answer | probabilities | value | reward |\n|---|---|---|---|---|\n"
             + "\n".join(rows)
         )

@@ -67,14 +67,11 @@ def export_adapter(module: PolicyLearner, folder: Path, env: str) -> None:
         )
     card = model_card(base, on_hub, where, type(module).__name__, env, adapter=peft_config is not None)
     if llm.value_head is not None:
-        head = {
-            name: tensor.detach().cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()
-        }
+        head = {name: tensor.cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
         save_file(head, folder / "value_head.safetensors")
         card += VALUE_HEAD
-    (folder / "README.md").write_text(
-        card, encoding="utf-8"
-    )  # in place of peft's, which is empty but for a path
+    # In place of peft's, which is empty but for a path.
+    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def base_of(model: str) -> tuple[str, bool]:

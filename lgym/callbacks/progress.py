@@ -19,11 +19,9 @@ SHOWN_METRICS = (
 class RolloutProgress(ProgressBar):
     """A line for the run (rollouts, mean return, entropy, KL), and a line for the current rollout."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._enabled = True
-        self._run: tqdm | None = None
-        self._phase: tqdm | None = None
+    _enabled = True
+    _run: tqdm | None = None
+    _phase: tqdm | None = None
 
     def disable(self) -> None:
         self._enabled = False
@@ -53,8 +51,9 @@ class RolloutProgress(ProgressBar):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._enabled:
             run, metrics = self._open_run(), trainer.callback_metrics
-            shown = {label: name for label, name in SHOWN_METRICS if name in metrics}
-            run.set_postfix({label: f"{float(metrics[name]):.3f}" for label, name in shown.items()})
+            run.set_postfix(
+                {k: f"{float(metrics[name]):.3f}" for k, name in SHOWN_METRICS if name in metrics}
+            )
             run.n = trainer.current_epoch + 1
             run.refresh()
 

@@ -13,9 +13,6 @@ from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
 from lgym.terminal import say
 
-ROLLED_BACK = (
-    "The collapse guard went back to other weights after the last evaluation: `lgym validate` evaluates them."
-)
 KEPT = "{} holds the run after its last whole rollout; --ckpt_path last goes on from there."
 NOTHING_KEPT = "No rollout was finished, so there is no checkpoint yet."
 
@@ -23,31 +20,32 @@ NOTHING_KEPT = "No rollout was finished, so there is no checkpoint yet."
 class RunSummary(L.Callback):
     """Prints the result of `fit`, `validate` and `test` as a small table."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._evaluated_after = 0
-        self._started: float | None = None
+    _evaluated_after = 0
+    _started: float | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         rollouts = trainer.current_epoch
-        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        guards = [callback for callback in callbacks if isinstance(callback, CollapseGuard)]
-        if self._started is not None:
-            steps = trainer.global_step
+        if self._started is None:
+            say(f"\nNothing was left to do after {rollouts} rollouts: more is up to trainer.max_epochs.")
+        else:
             minutes = (time.monotonic() - self._started) / 60
             say(
-                f"\nTrained {rollouts} rollouts, {steps} optimizer steps; this session {minutes:.1f} minutes."
+                f"\nTrained {rollouts} rollouts, {trainer.global_step} optimizer steps; this session "
+                f"{minutes:.1f} minutes."
             )
             if 0 < (last := self._evaluated_after) < rollouts:
                 say(f"Stopped between two evaluations; the last one was after {last} rollouts.")
+            callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+            guards = [callback for callback in callbacks if isinstance(callback, CollapseGuard)]
             if any(guard.rolled_back_after >= self._evaluated_after for guard in guards):
-                say(ROLLED_BACK)
+                say(
+                    "The collapse guard went back to other weights after the last evaluation: "
+                    "`lgym validate` evaluates them."
+                )
             say(results_table(trainer, "val"))
-        else:
-            say(f"\nNothing was left to do after {rollouts} rollouts: more is up to trainer.max_epochs.")
         say(_places(trainer))
 
     def on_exception(

@@ -3,17 +3,20 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import lightning as L
 import matplotlib
 import numpy as np
+from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from PIL import Image, ImageDraw, ImageFont
 
 from lgym.plain_text import escape_control_chars
+from lgym.types import TokenTrace
 
 PROMPT_HEAD, PROMPT_TAIL = (
     60,
@@ -63,16 +66,61 @@ class _Box(NamedTuple):
     tokens: int = 0  # that it stands for
 
 
+@dataclass(eq=False)
+class TokenTraceLogger(L.Callback):
+    """Draws some episodes of a rollout to TensorBoard's images: prompt tokens, forced tokens, and chosen
+    tokens with their advantages.
+
+    Args:
+        every_n_rollouts: interval.
+    """
+
+    every_n_rollouts: int = 5
+    _episodes: Sequence[Sequence[TokenTrace]] = field(init=False, default=())
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0:
+            self._episodes = batch.token_traces
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        episodes = self._episodes
+        due = trainer.current_epoch % self.every_n_rollouts == 0
+        if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
+            titles = [f"Rollout {trainer.current_epoch + 1}, episode {i + 1}" for i in range(len(episodes))]
+            picture = token_picture([shown_tokens(turns, pl_module.tokenizer) for turns in episodes], titles)
+            trainer.logger.experiment.add_image("tokens", picture, trainer.global_step, dataformats="HWC")
+
+
+def shown_tokens(turns: Sequence[TokenTrace], tokenizer: Any) -> list[ShownToken]:
+    """An episode's tokens in reading order; a prompt that extends the turn before contributes its new tokens
+    only."""
+    shown: list[ShownToken] = []
+    context: tuple[int, ...] = ()
+    for turn in turns:
+        known = len(context) if turn.prompt_ids[: len(context)] == context else 0
+        shown += [ShownToken(tokenizer.decode([token_id]), "prompt") for token_id in turn.prompt_ids[known:]]
+        for token_id, chosen, logprob, advantage in zip(
+            turn.token_ids, turn.action_mask, turn.logprobs, turn.advantages, strict=True
+        ):
+            text = tokenizer.decode([token_id])
+            shown.append(
+                ShownToken(text, "sampled", advantage, logprob) if chosen else ShownToken(text, "forced")
+            )
+        context = turn.prompt_ids + turn.token_ids
+    return shown
+
+
 def token_picture(
     episodes: Sequence[Sequence[ShownToken]], titles: Sequence[str], *, width: int = 1100
 ) -> np.ndarray:
     """Draws the episodes' text, a box per token, for TensorBoard's `add_image(dataformats="HWC")`.
 
     Prompt: grey text without a box. Forced: yellow, hatched. Sampled: red for a negative advantage, white for
-        0, blue for a
-    positive one, on one scale symmetric about 0; grey where there is no finite advantage; below it the
-    log-probability. What is not printable is shown as an escape. Of each stretch of prompt only the first
-    `PROMPT_HEAD` and the last `PROMPT_TAIL` tokens are shown; a picture that would be higher than
+    0, blue for a positive one, on one scale symmetric about 0; grey where there is no finite advantage; below
+    it the log-probability. What is not printable is shown as an escape. Of each stretch of prompt only the
+    first `PROMPT_HEAD` and the last `PROMPT_TAIL` tokens are shown; a picture that would be higher than
     `MAX_HEIGHT` ends with the number of tokens left out.
 
     Returns:

@@ -1,7 +1,5 @@
 """`Agent`: LlamaGym's three methods and its loop, on lgym's policies, transcripts and losses."""
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -14,16 +12,16 @@ from lgym.types import Message, ParsedAction
 if TYPE_CHECKING:
     from lgym.loop.learner import LoopLearner
 
+# Errors of reading a text where the action is not in it: a failed `int`, a missing key, no match to take a
+# group of.
 NOT_FOUND = (ValueError, LookupError, AttributeError, TypeError)
-"""Errors of reading a text where the action is not in it: a failed `int`, a missing key, no match to take a
-group of."""
 
 
 class _FromMethod:
     """`system_prompt` as `get_system_prompt()` says it; an agent may still keep an attribute of its own by
     that name."""
 
-    def __get__(self, agent: Agent | None, owner: type | None = None) -> Any:
+    def __get__(self, agent: "Agent | None", owner: type | None = None) -> Any:
         return self if agent is None else agent.get_system_prompt()
 
 
@@ -49,7 +47,7 @@ class Agent(TextAgent):
             it is replaced by lgym's. None makes words without a model, for a YAML.
         tokenizer: the model's.
         device: where it runs, such as `cpu` or `cuda:0`; None leaves it where it is.
-        generate_config_dict: how replies are drawn, see `lgym.loop.keywords.GENERATION`.
+        generate_config_dict: how responses are drawn, see `lgym.loop.keywords.GENERATION`.
         ppo_config_dict: how it learns, see `lgym.loop.keywords`.
         lora: for a model without adapters: True adds those of the registry, a mapping (`r`, `alpha`,
             `dropout`, `target_modules`) others, False trains every weight.
@@ -61,8 +59,7 @@ class Agent(TextAgent):
         ValueError: if a keyword has no meaning here, or does not go with the model.
     """
 
-    json_key = None
-    """A reply is read by `extract_action` alone, unless a subclass sets this or `pattern`."""
+    json_key = None  # `extract_action` alone reads a response, unless a subclass sets this or `pattern`
 
     system_prompt = _FromMethod()
 
@@ -71,7 +68,7 @@ class Agent(TextAgent):
 
     tokenizer: Any = None
     device: Any = None
-    _learner: LoopLearner | None = None
+    _learner: "LoopLearner | None" = None
     _warned = False
 
     def __init__(
@@ -87,11 +84,17 @@ class Agent(TextAgent):
         seed: int | None = None,
     ) -> None:
         if model is not None:
-            from lgym.loop.learner import build_learner
+            from lgym.loop.learner import LoopLearner
 
-            said = generate_config_dict or {}, ppo_config_dict or {}
-            self._learner = build_learner(
-                model, tokenizer, device, *said, lora=lora, history=history, seed=seed
+            self._learner = LoopLearner(
+                model,
+                tokenizer,
+                device,
+                generate_config_dict or {},
+                ppo_config_dict or {},
+                lora=lora,
+                history=history,
+                seed=seed,
             )
             self.model, self.tokenizer = self._learner.llm.model, self._learner.llm.tokenizer
             self.device = self._learner.llm.device
@@ -108,12 +111,12 @@ class Agent(TextAgent):
 
     @abstractmethod
     def extract_action(self, response: str) -> Any:
-        """The environment's action that a reply names. `None`, or an error of reading (`NOT_FOUND`), is a
+        """The environment's action that a response names. `None`, or an error of reading (`NOT_FOUND`), is a
         failure."""
 
     def parse(self, text: str) -> ParsedAction:
-        """The result of `extract_action` for a reply, as data; after JSON and `pattern` where the agent has
-        set them."""
+        """The result of `extract_action` for a response, as data; after JSON and `pattern` where the agent
+        has set them."""
         return read_action(
             text.strip(), self._extracted, actions=self.actions, json_key=self.json_key, pattern=self.pattern
         )
@@ -137,20 +140,26 @@ class Agent(TextAgent):
     # -------------------------------------------------------------------------------------------------------
 
     def act(self, observation: Any) -> Any:
-        """The action that the model's reply to an observation names; `default_action` (None) where it names
-        none.
+        """The action that the model's response to an observation names; `default_action` (None) where it
+        names none.
 
         Such a turn counts like any other: what is paid until the next one is its reward.
         """
-        said = self._trained.reply(self.system_prompt, self.format_observation(observation))
-        parsed = self.parse(said)
-        self._trained.read(parsed.ok)
+        turn = self._trained.respond(self.system_prompt, self.format_observation(observation))
+        parsed = self.parse(turn.response.text)
+        turn.parsed = parsed.ok
         return parsed.action if parsed.ok else self.default_action
 
     def assign_reward(self, reward: float) -> None:
         """Pays the last turn; several payments of one turn add up. Raises `ValueError` before the first
         turn."""
-        self._trained.pay(float(reward))
+        turns = self._trained.episode.turns
+        if not turns:
+            raise ValueError(
+                f"A reward of {float(reward)} before the episode's first turn: call agent.act(observation) "
+                "first."
+            )
+        turns[-1].reward += float(reward)
 
     def terminate_episode(self, train: bool = True, *, truncated_at: Any = None) -> dict[str, float]:
         """Ends the episode, and learns once the episodes kept have a batch of turns.
@@ -171,7 +180,7 @@ class Agent(TextAgent):
         to the answers that `extract_action` reads.
 
         Args:
-            turns: observations and the replies to them, each learned as the first turn of an episode.
+            turns: observations and the responses to them, each learned as the first turn of an episode.
             epochs: passes over them.
 
         Returns:
@@ -182,7 +191,9 @@ class Agent(TextAgent):
         """
         from lgym.data.imitation.demonstrations import Demonstration
 
-        shown = [Demonstration(self.format_observation(observation), reply) for observation, reply in turns]
+        shown = [
+            Demonstration(self.format_observation(observation), response) for observation, response in turns
+        ]
         unread = next((one.response_text for one in shown if not self.parse(one.response_text).ok), None)
         if not shown or epochs < 1:
             raise ValueError(
@@ -198,12 +209,12 @@ class Agent(TextAgent):
     @property
     def current_episode_messages(self) -> list[Message]:
         """The conversation of the episode in hand."""
-        return self._trained.messages(self.system_prompt)
+        return [{"role": "system", "content": self.system_prompt}, *self._trained.episode.messages]
 
     @property
     def current_episode_rewards(self) -> list[float]:
         """The reward of each turn of the current episode."""
-        return self._trained.rewards
+        return [turn.reward for turn in self._trained.episode.turns]
 
     def state_dict(self) -> dict[str, Any]:
         """The state to `torch.save` and go on from the last update: what is trained, the optimizer's state,
@@ -215,7 +226,7 @@ class Agent(TextAgent):
         self._trained.load_state_dict(state)
 
     @property
-    def _trained(self) -> LoopLearner:
+    def _trained(self) -> "LoopLearner":
         if self._learner is None:
             raise ValueError(
                 f"This {type(self).__name__} has no model to play with: make it with a model and its "

@@ -1,7 +1,5 @@
 """LlamaGym's keywords of transformers and trl in lgym's terms. None is ignored in silence."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,6 +13,7 @@ from lgym.modules import PPO, CriticConfig, LossConfig
 from lgym.policies import GenerationPolicy
 from lgym.types import ConfigError
 
+# Keywords of `generate` that have a meaning here, and what `GenerationPolicy` calls them.
 GENERATION = {
     "max_new_tokens": "max_new_tokens",
     "temperature": "temperature",
@@ -23,15 +22,11 @@ GENERATION = {
     "stop_strings": "stop",
     "stop": "stop",
 }
-"""Keywords of `generate` that have a meaning here, and what `GenerationPolicy` calls them."""
 
-GENERATION_DEFAULTS: dict[str, Any] = {"max_new_tokens": 32}
-"""LlamaGym's; temperature 1 with nothing cut off is `GenerationPolicy`'s own."""
-
+# Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss trains.
 DRAWN_OTHERWISE = {"do_sample": True, "num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1.0}
-"""Keywords of `generate` that are taken at the one value at which tokens are drawn from what the loss
-trains."""
 
+# Keywords of `PPOConfig` and of `PPO`, and what `PPO` calls them.
 LEARNING = {
     "gamma": "gamma",
     "lam": "gae_lambda",
@@ -40,24 +35,24 @@ LEARNING = {
     "whiten_advantages": "whiten_advantages",
     "advantage_level": "advantage_level",
 }
-"""Keywords of `PPOConfig` and of `PPO`, and what `PPO` calls them."""
 
+# Keywords of `PPOConfig` and of `CriticConfig`, and their names there.
 CRITIC = {
     "vf_coef": "value_coef",
     "value_coef": "value_coef",
     "value_lr_scale": "value_lr_scale",
     "detach_value": "detach_value",
 }
-"""Keywords of `PPOConfig` and of `CriticConfig`, and their names there."""
 
+# Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its
+# clips.
 LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
     field.name: field.name for field in fields(LossConfig) if field.name != "target_kl"
 }
-"""Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its
-clips."""
 
 ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 
+# Keywords of `PPOConfig` that are taken where they switch something off; else the way out.
 OFF = {
     "adap_kl_ctrl": "give init_kl_coef the weight that it is to keep",
     "early_stopping": "lower ppo_epochs or learning_rate",
@@ -67,8 +62,8 @@ OFF = {
     "whiten_rewards": "leave it out: whiten_advantages, which is on, does its work",
     "is_encoder_decoder": "give a causal model",
 }
-"""Keywords of `PPOConfig` that are taken where they switch something off; else the way out."""
 
+# Keywords that are warned about, and why they do nothing.
 WITHOUT_MEANING = {
     **dict.fromkeys(("target", "horizon"), "the weight of the divergence is init_kl_coef and stays"),
     **dict.fromkeys(
@@ -99,10 +94,9 @@ WITHOUT_MEANING = {
     "pad_token_id": "nothing is padded",
     "use_cache": "keys and values are kept",
 }
-"""Keywords that are warned about, and why they do nothing."""
 
+# Keywords to which None means something; of any other it is as good as not given.
 SAYING_NONE = {"clip_low", "clip_high"}
-"""Keywords to which None means something; of any other it is as good as not given."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ class Pace:
 
     Args:
         batch_size: turns after which the episode that ends is learned from, with those before it.
-        mini_batch_size: distinct replies of one gradient, with every turn that gave them.
+        mini_batch_size: distinct responses of one gradient, with every turn that gave them.
         gradient_accumulation_steps: gradients of one optimizer step.
         ppo_epochs: passes over a batch.
         max_grad_norm: the norm that the gradient is clipped to.
@@ -144,21 +138,20 @@ def generation_policy(given: Mapping[str, Any]) -> GenerationPolicy:
         ValueError: for an unknown keyword, or one that would sample from another distribution than the loss
             trains.
     """
-    values = dict(GENERATION_DEFAULTS)
-    for name, value in _known("generate_config_dict", given, [*GENERATION, *DRAWN_OTHERWISE]).items():
-        if name in GENERATION:
-            values[GENERATION[name]] = value
-        elif value != DRAWN_OTHERWISE[name]:
+    keywords = _known("generate_config_dict", given, [*GENERATION, *DRAWN_OTHERWISE])
+    for name, value in DRAWN_OTHERWISE.items():
+        if keywords.get(name, value) != value:
             raise ConfigError(
-                f"generate_config_dict says {name}: {value!r}. Replies are drawn one by one from the "
-                f"distribution that the loss trains: leave it out, or set it to {DRAWN_OTHERWISE[name]!r}."
+                f"generate_config_dict says {name}: {keywords[name]!r}. Responses are drawn one by one from "
+                f"the distribution that the loss trains: leave it out, or set it to {value!r}."
             )
-    values["top_k"] = values.get("top_k") or 0
-    if values["top_k"] or values.get("top_p", 1.0) < 1.0:
+    values: dict[str, Any] = {"max_new_tokens": 32, "top_k": 0, "top_p": 1.0}  # 32 as LlamaGym
+    values |= _renamed(keywords, GENERATION)
+    if values["top_k"] or values["top_p"] < 1.0:
         warnings.warn(
-            f"top_k {values['top_k']} and top_p {values.get('top_p', 1.0)} cut off part of the distribution "
-            "that the loss trains, so what learns is not quite what plays (policy/logprob_diff_max says by "
-            "how much). Leave them out.",
+            f"top_k {values['top_k']} and top_p {values['top_p']} cut off part of the distribution that the "
+            "loss trains, so what learns is not quite what plays (policy/logprob_diff_max says by how much). "
+            "Leave them out.",
             stacklevel=2,
         )
     return GenerationPolicy(**values)
@@ -176,32 +169,33 @@ def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig
     Raises:
         ValueError: for an unknown keyword, or one that asks for what lgym does not do.
     """
-    values: dict[str, Any] = {}
-    loss: dict[str, Any] = {}
-    critic: dict[str, Any] = {}
-    known = ["learning_rate", "cliprange", *PACE, *LEARNING, *CRITIC, *LOSS, *OFF]
-    keywords = _known("ppo_config_dict", given, known)
-    for name, value in keywords.items():
-        if name in LEARNING:
-            values[LEARNING[name]] = value
-        elif name in CRITIC:
-            critic[CRITIC[name]] = value
-        elif name == "kl_penalty" and value not in ESTIMATORS:
-            estimators = " and ".join(ESTIMATORS)
+    keywords = _known(
+        "ppo_config_dict", given, ["learning_rate", "cliprange", *PACE, *LEARNING, *CRITIC, *LOSS, *OFF]
+    )
+    for name, way_out in OFF.items():
+        if value := keywords.get(name):
+            raise ConfigError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {way_out}.")
+    loss = _renamed(keywords, LOSS)
+    if "cliprange" in keywords:
+        loss = dict.fromkeys(("clip_low", "clip_high"), keywords["cliprange"]) | loss
+    if "kl_penalty" in keywords:
+        if keywords["kl_penalty"] not in ESTIMATORS:
             raise ConfigError(
-                f"kl_penalty is {value!r}; lgym has {estimators} (k1 and k2 of lgym.functional.kl)."
+                f"kl_penalty is {keywords['kl_penalty']!r}; lgym has {' and '.join(ESTIMATORS)} (k1 and k2 "
+                "of lgym.functional.kl)."
             )
-        elif name in LOSS:
-            loss[LOSS[name]] = ESTIMATORS[value] if name == "kl_penalty" else value
-        elif name == "cliprange":
-            loss |= {"clip_low": value, "clip_high": value}
-        elif name == "learning_rate":
-            values["optimizer"] = partial(torch.optim.AdamW, lr=value, weight_decay=0.0)
-        elif name in OFF and value:
-            raise ConfigError(f"ppo_config_dict says {name}: {value!r}, which lgym does not do: {OFF[name]}.")
+        loss["kl_estimator"] = ESTIMATORS[keywords["kl_penalty"]]
     if "init_kl_coef" in keywords:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
-    return PPO(llm=llm, policy=policy, loss=LossConfig(**loss), critic=CriticConfig(**critic), **values)
+    values = _renamed(keywords, LEARNING)
+    if "learning_rate" in keywords:
+        values["optimizer"] = partial(torch.optim.AdamW, lr=keywords["learning_rate"], weight_decay=0.0)
+    critic = CriticConfig(**_renamed(keywords, CRITIC))
+    return PPO(llm=llm, policy=policy, loss=LossConfig(**loss), critic=critic, **values)
+
+
+def _renamed(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names[name]: value for name, value in keywords.items() if name in names}
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """The learner of a user's loop: it responds to one observation after the other and learns from whole
 episodes."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,155 +20,120 @@ from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.prompts.conversation import Conversation, History
 from lgym.data.prompts.prompt_builder import PromptBuilder
-from lgym.loop.keywords import Pace, build_ppo, generation_policy, read_pace
+from lgym.loop.keywords import build_ppo, generation_policy, read_pace
 from lgym.loop.loop_rollout import LoopEpisode, LoopTurn, rollout_of
 from lgym.models import LLMConfig, LoraSettings, wrap_pretrained
-from lgym.modules import PPO
 from lgym.modules.checkpointing import CheckpointMismatchError, require_fitting, trained_state
 from lgym.modules.nonfinite import NonFiniteLossError
-from lgym.types import Message
-
-
-def build_learner(
-    model: Any,
-    tokenizer: Any,
-    device: Any,
-    generation: Mapping[str, Any],
-    learning: Mapping[str, Any],
-    *,
-    lora: Mapping[str, Any] | bool,
-    history: History,
-    seed: int | None,
-) -> LoopLearner:
-    """Build a learner with its model; arguments as of `lgym.Agent`. Keywords are read before the model is
-    touched."""
-    if history != "full" and history < 0:
-        raise ValueError(f"history is {history}; it must be 0 or more turns, or full.")
-    pace = read_pace(learning, seed)
-    settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
-    module = build_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
-    module.policy.bind(wrap_pretrained(model, tokenizer, settings, device=device, seed=pace.seed))
-    module.configure_model()
-    return LoopLearner(module, pace, history)
 
 
 class LoopLearner:
     """One conversation after the other by the policy of a `PPO`, with its loss and optimizer, without a
     trainer.
 
-    The keys and values of what the model has read and written are kept until its weights change.
+    The keys and values of what the model has read and written are kept until its weights change. Arguments
+    are as of `lgym.Agent`; keywords are read before the model is touched.
 
-    Args:
-        module: the algorithm, its policy bound to a model.
+    Attributes:
+        module: the algorithm, its policy bound to the model.
+        llm: the model.
         pace: the size of an update.
-        history: the number of earlier turns of an episode that the model is shown.
+        episode: the current episode.
+        episodes: those that are kept, and not learned from yet.
     """
 
-    def __init__(self, module: PPO, pace: Pace, history: History) -> None:
-        self.module = module
-        self.pace = pace
-        self.llm = module.policy.llm
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        device: Any,
+        generation: Mapping[str, Any],
+        learning: Mapping[str, Any],
+        *,
+        lora: Mapping[str, Any] | bool,
+        history: History,
+        seed: int | None,
+    ) -> None:
+        if history != "full" and history < 0:
+            raise ValueError(f"history is {history}; it must be 0 or more turns, or full.")
+        self.pace = read_pace(learning, seed)
+        settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
+        self.module = build_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
+        self.llm = wrap_pretrained(model, tokenizer, settings, device=device, seed=self.pace.seed)
+        self.module.policy.bind(self.llm)
+        self.module.configure_model()
         self.module.eval()  # with dropout, another policy would be trained than the behavior policy
+        self.episode = LoopEpisode(number=0)
+        self.episodes: list[LoopEpisode] = []
         self._history: History = history
-        self._optimizer: torch.optim.Optimizer = module.configure_optimizers()
-        self._rng = np.random.default_rng(pace.seed)
+        self._conversation: Conversation
+        self._model_name = Path(self.llm.name).name  # its folders may be others on another machine
+        self._optimizer: torch.optim.Optimizer = self.module.configure_optimizers()
+        self._rng = np.random.default_rng(self.pace.seed)
         self._weights = ExitStack()  # holds `llm.frozen_weights()` open except while it learns
         self._weights.enter_context(self.llm.frozen_weights())
-        self._system_prompt = ""
-        self._builder: PromptBuilder | None = None
-        self._begin(number=0)
-        self._forget()
-
-    def _begin(self, number: int) -> None:
-        self._episode = LoopEpisode(number)
-        self._conversation: Conversation | None = None
-        self._messages: list[Message] = []
-
-    def _forget(self) -> None:
-        self._episodes: list[LoopEpisode] = []  # not learned from yet
-        self._seconds = 0.0  # of playing them
+        builder = partial(PromptBuilder, self.llm.tokenizer, context_length=self.module.context_length)
+        self._builder = lru_cache(maxsize=1)(builder)  # of a system prompt, which may change
 
     # -- playing ---------------------------------------------------------------------------------------------
 
-    def reply(self, system_prompt: str, observation_text: str) -> str:
-        """The model's response to an observation."""
+    def respond(self, system_prompt: str, observation_text: str) -> LoopTurn:
+        """The turn of an observation, with the model's response."""
         started = time.perf_counter()
-        if self._conversation is None:
-            self._conversation = Conversation(self._contexts(system_prompt), self._history)
+        if not self.episode.turns:
+            self._conversation = Conversation(self._builder(system_prompt), self._history)
         prompt = self._conversation.prompt(observation_text, ())
         with self.module.inference() as policy:
             (response,), values = policy.act([prompt], self._rng)
         self._conversation.respond(response)
-        self._episode.turns.append(LoopTurn(prompt, response, float(values[0])))
-        self._messages += [
+        self.episode.turns.append(LoopTurn(prompt, response, float(values[0])))
+        self.episode.messages += [
             {"role": "user", "content": observation_text},
             {"role": "assistant", "content": response.text},
         ]
-        self._seconds += time.perf_counter() - started
-        return response.text
-
-    def read(self, parsed: bool) -> None:
-        """Note whether an action could be parsed from the last response."""
-        self._episode.turns[-1].parsed = parsed
-
-    def pay(self, reward: float) -> None:
-        """Add to the reward of the last turn."""
-        if not self._episode.turns:
-            raise ValueError(
-                f"A reward of {reward} before the episode's first turn: call agent.act(observation) first."
-            )
-        self._episode.turns[-1].reward += reward
+        self.episode.seconds += time.perf_counter() - started
+        return self.episode.turns[-1]
 
     def end(self, train: bool, truncated_at: str | None) -> dict[str, float]:
         """End the episode; learn, and return the metrics, once the kept episodes have a batch of turns."""
-        episode = self._episode
+        episode = self.episode
         if train and episode.turns:
-            if truncated_at is not None and self._conversation is not None:
+            if truncated_at is not None:
                 prompt = self._conversation.prompt(truncated_at, ())
                 with self.module.inference() as policy:
-                    episode.last_value = float(policy.values([prompt])[0])
-                episode.truncated = True
-            self._episodes.append(episode)
-        self._begin(episode.number + 1)
-        is_full = sum(len(episode.turns) for episode in self._episodes) >= self.pace.batch_size
+                    episode.truncation_value = float(policy.values([prompt])[0])
+            self.episodes.append(episode)
+        self.episode = LoopEpisode(episode.number + 1)
+        is_full = sum(len(episode.turns) for episode in self.episodes) >= self.pace.batch_size
         return self._update() if train and is_full else {}
-
-    @property
-    def rewards(self) -> list[float]:
-        """The rewards of the current episode."""
-        return [turn.reward for turn in self._episode.turns]
-
-    def messages(self, system_prompt: str) -> list[Message]:
-        """The current conversation."""
-        return [{"role": "system", "content": system_prompt}, *self._messages]
-
-    def _contexts(self, system_prompt: str) -> PromptBuilder:
-        if self._builder is None or self._system_prompt != system_prompt:
-            self._system_prompt = system_prompt
-            self._builder = PromptBuilder(self.llm.tokenizer, system_prompt, self.module.context_length)
-        return self._builder
 
     # -- learning --------------------------------------------------------------------------------------------
 
     def imitate(self, agent: TextAgent, turns: Sequence[Demonstration], epochs: int) -> dict[str, float]:
         """Imitate turns, each as the first of an episode. Returns the last epoch's loss per token, and the
         steps."""
-        if waiting := sum(len(episode.turns) for episode in (*self._episodes, self._episode)):
+        if waiting := sum(len(episode.turns) for episode in (*self.episodes, self.episode)):
             raise ValueError(
                 f"{waiting} turns have been played and not learned from, and would be another policy's: "
                 "imitate before the first episode, or when terminate_episode has returned an update's "
                 "metrics."
             )
-        builder = self._contexts(agent.system_prompt)
-        sft_size = self.pace.mini_batch_size
-        demonstrated = self.module.policy.demonstrated
-        sampler = SFTSampler(agent, builder, demonstrated, turns, None, sft_size, scores_candidates=False)
-        losses: list[list[float]] = []  # of each step
+        sampler = SFTSampler(
+            agent,
+            self._builder(agent.system_prompt),
+            self.module.policy.demonstrated,
+            turns,
+            None,
+            self.pace.mini_batch_size,
+            scores_candidates=False,
+        )
         with self._changing():
             for _ in range(epochs):
-                batches = [[batch] for batch in sampler.demonstrations(self._rng)]
-                losses += [[self._step(batch, self._imitated)["loss/sft"][0] for batch in batches]]
-        return {"loss/sft": sum(losses[-1]) / len(losses[-1]), "optim/steps": float(sum(map(len, losses)))}
+                metrics: dict[str, list[float]] = defaultdict(list)
+                for batch in sampler.demonstrations(self._rng):
+                    self._step([batch], self._imitated, metrics)
+        losses = metrics["loss/sft"]
+        return {"loss/sft": sum(losses) / len(losses), "optim/steps": float(epochs * len(losses))}
 
     def _imitated(self, batch: ResponseBatch) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.module.sft_loss(batch)
@@ -187,8 +151,8 @@ class LoopLearner:
     def _update(self) -> dict[str, float]:
         """Learn from the kept episodes. Returns the means of the metrics over its steps, and the rollout's
         own."""
-        rollout = rollout_of(self._episodes, self._seconds)
-        self._forget()
+        rollout = rollout_of(self.episodes)
+        self.episodes = []
         metrics: dict[str, list[float]] = defaultdict(list)
         with self._changing():
             batch, rollout_metrics = self.module.prepare(rollout)
@@ -199,32 +163,30 @@ class LoopLearner:
                     minibatches[0] = replace(minibatches[0], metrics=rollout_metrics)
                 count = self.pace.gradient_accumulation_steps
                 for start in range(0, len(minibatches), count):
-                    for name, values in self._step(
-                        minibatches[start : start + count], self.module.loss
-                    ).items():
-                        metrics[name] += values
+                    self._step(minibatches[start : start + count], self.module.loss, metrics)
         means = {name: sum(values) / len(values) for name, values in metrics.items()}
         return rollout_metrics | means | {"optim/steps": float(len(metrics["optim/grad_norm"]))}
 
     def _step(
-        self, minibatches: list[ResponseBatch], loss_of: Callable[[ResponseBatch], Any]
-    ) -> dict[str, list[float]]:
-        metrics: dict[str, list[float]] = defaultdict(list)
-        self._optimizer.zero_grad(set_to_none=True)
+        self,
+        minibatches: Sequence[ResponseBatch],
+        loss_of: Callable[[ResponseBatch], Any],
+        metrics: dict[str, list[float]],
+    ) -> None:
+        self._optimizer.zero_grad()
         for minibatch in minibatches:
             loss, batch_metrics = loss_of(minibatch.to(self.llm.device))
             (loss / len(minibatches)).backward()
             for name, value in batch_metrics.items():
                 metrics[name].append(float(value))
-        trained = [p for p in self.module.parameters() if p.grad is not None]
-        norm = float(nn.utils.clip_grad_norm_(trained, self.pace.max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), self.pace.max_grad_norm))
         if not np.isfinite(norm):
             raise NonFiniteLossError(
-                f"The gradient's norm is {norm}, after {self._episode.number} episodes; no step was taken. "
+                f"The gradient's norm is {norm}, after {self.episode.number} episodes; no step was taken. "
                 "Lower learning_rate or max_grad_norm."
             )
         self._optimizer.step()
-        return metrics | {"optim/grad_norm": [norm]}
+        metrics["optim/grad_norm"].append(norm)
 
     # -- keeping ---------------------------------------------------------------------------------------------
 
@@ -235,7 +197,7 @@ class LoopLearner:
             "trained": trained_state(self.module, self.module.state_dict()),
             "optimizer": self._optimizer.state_dict(),
             "rng": self._rng.bit_generator.state,
-            "episodes": self._episode.number,
+            "episodes": self.episode.number,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -255,15 +217,8 @@ class LoopLearner:
             ) from error
         with self._changing():
             self.module.load_state_dict(state["trained"], strict=False)  # frozen weights are not in it
-        rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._optimizer.load_state_dict(state["optimizer"])
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self._rng.bit_generator.state = state["rng"]
-        self._forget()
-        self._begin(state["episodes"])
-
-    @property
-    def _model_name(self) -> str:
-        """The name without its folders, which may be others on another machine."""
-        return Path(self.llm.name).name
+        self.episodes = []
+        self.episode = LoopEpisode(state["episodes"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lgym.rollout import Prompt, Response, Rollout
+from lgym.types import Message
 
 
 @dataclass
@@ -21,16 +22,24 @@ class LoopTurn:
 
 @dataclass
 class LoopEpisode:
-    """The turns of one episode."""
+    """The turns of one episode.
+
+    Attributes:
+        number: counts episodes from 0.
+        turns: its turns.
+        messages: its conversation, without the system prompt.
+        seconds: of playing it.
+        truncation_value: of the observation at which a time limit stopped it; `None` where the game was over.
+    """
 
     number: int
     turns: list[LoopTurn] = field(default_factory=list)
-    truncated: bool = False
-    last_value: float = 0.0
-    """The value of the observation that the last turn led to; 0 where the game was over."""
+    messages: list[Message] = field(default_factory=list)
+    seconds: float = 0.0
+    truncation_value: float | None = None
 
 
-def rollout_of(episodes: Sequence[LoopEpisode], seconds: float) -> Rollout:
+def rollout_of(episodes: Sequence[LoopEpisode]) -> Rollout:
     """One row of episodes of one turn or more, in sequence."""
     pairs = [(episode, turn) for episode in episodes for turn in episode.turns]
     turns = [turn for _, turn in pairs]
@@ -41,10 +50,7 @@ def rollout_of(episodes: Sequence[LoopEpisode], seconds: float) -> Rollout:
     next_values = [
         value
         for episode in episodes
-        for value in (
-            *(turn.value for turn in episode.turns[1:]),
-            episode.last_value if episode.truncated else 0.0,
-        )
+        for value in (*(turn.value for turn in episode.turns[1:]), episode.truncation_value or 0.0)
     ]
     episode_ids = torch.tensor([[episode.number for episode, _ in pairs]])
     return Rollout(
@@ -55,10 +61,10 @@ def rollout_of(episodes: Sequence[LoopEpisode], seconds: float) -> Rollout:
         response_index=torch.arange(len(turns))[None],
         rewards=torch.tensor([[turn.reward for turn in turns]], dtype=torch.float32),
         terminated=torch.tensor(
-            [[turn is episode.turns[-1] and not episode.truncated for episode, turn in pairs]]
+            [[turn is episode.turns[-1] and episode.truncation_value is None for episode, turn in pairs]]
         ),
         truncated=torch.tensor(
-            [[turn is episode.turns[-1] and episode.truncated for episode, turn in pairs]]
+            [[turn is episode.turns[-1] and episode.truncation_value is not None for episode, turn in pairs]]
         ),
         cut=torch.zeros(1, len(turns), dtype=torch.bool),
         mask=torch.ones(1, len(turns), dtype=torch.bool),
@@ -69,5 +75,5 @@ def rollout_of(episodes: Sequence[LoopEpisode], seconds: float) -> Rollout:
         episode_returns=torch.tensor([sum(turn.reward for turn in episode.turns) for episode in episodes]),
         episode_lengths=torch.tensor([float(len(episode.turns)) for episode in episodes]),
         episode_penalties=torch.zeros(len(episodes)),  # not known here: the loop pays
-        seconds=seconds,
+        seconds=sum(episode.seconds for episode in episodes),
     )

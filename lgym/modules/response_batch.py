@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lgym import distributed
-from lgym.batch import ResponseBatch
+from lgym.batch import ResponseBatch, pad_rows
 from lgym.functional import discounted_returns
 from lgym.rollout import Response, Rollout
 from lgym.types import TokenTrace
@@ -47,7 +47,7 @@ def response_batch(rollout: Rollout) -> tuple[ResponseBatch, Tensor]:
     order = prompt_index.argsort(stable=True)
     responses = rollout.turn_responses()
     sorted_responses = [responses[i] for i in order.tolist()]
-    action_mask = padded([response.action_mask for response in sorted_responses]).bool()
+    action_mask = pad_rows([response.action_mask for response in sorted_responses]).bool()
     num_turns = distributed.all_reduce_mean(len(responses))
     distributions = candidate_table(rollout, responses)
     batch = ResponseBatch(
@@ -57,7 +57,7 @@ def response_batch(rollout: Rollout) -> tuple[ResponseBatch, Tensor]:
         response_ids=tuple(response.token_ids for response in sorted_responses),
         choices=torch.tensor([response.choice for response in sorted_responses]),
         action_mask=action_mask,
-        old_logprobs=padded([response.logprobs for response in sorted_responses]),
+        old_logprobs=pad_rows([response.logprobs for response in sorted_responses]).float(),
         advantages=torch.zeros(action_mask.shape),
         loss_scale=1.0 / num_turns,
         mean_tokens=distributed.all_reduce_mean(int(action_mask.sum())) / num_turns,
@@ -143,13 +143,4 @@ def _trace(batch: ResponseBatch, row: int) -> TokenTrace:
     mask, logprobs, advantages = (tuple(column) for column in columns)
     return TokenTrace(
         batch.prompts[int(batch.prompt_index[row])].token_ids, token_ids, mask, logprobs, advantages
-    )
-
-
-def padded(rows: Sequence[Sequence[float]]) -> Tensor:
-    """[B, T] in fp32, 0 behind a row's end."""
-    lengths = torch.tensor([len(row) for row in rows])
-    filled = torch.arange(int(lengths.max())) < lengths[:, None]
-    return torch.zeros(filled.shape).masked_scatter(
-        filled, torch.tensor([value for row in rows for value in row]).float()
     )

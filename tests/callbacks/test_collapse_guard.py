@@ -185,7 +185,9 @@ def test_imitation_comes_before_the_start(tmp_path, model_folder):
 
 
 @pytest.mark.parametrize(
-    ("stop", "schedule"), [(2, {}), (3, SCHEDULE), (4, {})], ids=["warned", "lowered", "went-back"]
+    ("stop", "schedule"),
+    [pytest.param(2, {}, marks=pytest.mark.slow), (3, SCHEDULE), (4, {})],
+    ids=["warned", "lowered", "went-back"],
 )
 def test_a_guarded_run_resumes_exactly(tmp_path, model_folder, schedule, stop):
     """After the warning, after the rate was lowered and after going back: the run that was not stopped, bit
@@ -202,7 +204,7 @@ def test_a_guarded_run_resumes_exactly(tmp_path, model_folder, schedule, stop):
 
 @pytest.mark.parametrize(
     ("stop", "every", "spoil"),
-    [(3, 2, [2, 3, 5]), (2, 4, [4, 5, 6]), (1, 10, [])],
+    [(3, 2, [2, 3, 5]), (2, 4, [4, 5, 6]), pytest.param(1, 10, [], marks=pytest.mark.slow)],
     ids=["between", "before", "never"],
 )
 def test_an_evaluation_at_a_stop_is_not_remembered(tmp_path, model_folder, stop, every, spoil):

@@ -1,4 +1,4 @@
-"""Runs that end from outside, as a process of their own that is sent a signal."""
+"""Runs that end from outside: their process is sent a signal, or their first process is gone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.runs import checkpoint
+from helpers.runs import checkpoint, lgym
+from lgym.modules import PPO
 
 HERE = Path(__file__).parent.parent
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # ignored where a run does not see to them
 CONFIG = """
 trainer: {{accelerator: cpu, enable_progress_bar: false, max_epochs: 100000, check_val_every_n_epoch: 100000}}
 model: {{class_path: lgym.modules.PPO, init_args: {{llm: {{model: {model}, lora: {{r: 4}}, value_hidden_size: 16}}}}}}
@@ -34,50 +36,63 @@ def lives(process: int) -> bool:
 
 
 @pytest.fixture
-def run(tmp_path, model_folder):
-    """Starts a run, waits for its first checkpoint, sends it a signal; what it said."""
-    config = tmp_path / "run.yaml"
-    config.write_text(CONFIG.format(model=model_folder))
-    root = tmp_path / "runs"
+def ended_by(tmp_path, model_folder, monkeypatch, capfd):
+    """Starts a run, sends its process a signal in mid-update of the second rollout; what it said."""
+    sound, before = PPO.loss, {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
 
-    def ended_by(number: int, **changes: str) -> str:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "lgym.cli",
-                "fit",
-                f"--config={config}",
-                f"--trainer.default_root_dir={root}",
-            ],
-            cwd=HERE,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        last = root / "version_0" / "checkpoints" / "last.ckpt"
-        deadline = time.monotonic() + 120
-        while not last.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-        assert process.returncode == 1, said
-        assert checkpoint(root)["epoch"] >= 0
-        return said
+    def ended_by(number: int) -> str:
+        def signalled(self, batch):
+            if self.trainer.current_epoch == 1:
+                os.kill(os.getpid(), number)
+            return sound(self, batch)
 
-    return ended_by
+        monkeypatch.setattr(PPO, "loss", signalled)
+        with pytest.raises(SystemExit) as end:
+            lgym("fit", tmp_path, model_folder, trainer__max_epochs=3)
+        assert end.value.code == 1
+        assert checkpoint(tmp_path)["epoch"] == 0
+        said = capfd.readouterr()
+        return said.out + said.err
+
+    yield ended_by
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def test_sigterm_ends_a_run_in_order(run, tmp_path):
+HOLDS = "holds the run after its last whole rollout; --ckpt_path last goes on from there"
+
+
+def test_sigterm_ends_a_run_in_order(ended_by):
     """A preempted node gives half a minute; Lightning by itself would go on to the end of a minibatch, or of
     the playing."""
-    assert "holds the run after its last whole rollout; --ckpt_path last goes on from there" in run(
-        signal.SIGTERM
+    assert HOLDS in ended_by(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_process(tmp_path, model_folder):
+    """At any time after its first checkpoint, as a process of its own."""
+    config, root = tmp_path / "run.yaml", tmp_path / "runs"
+    config.write_text(CONFIG.format(model=model_folder))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lgym.cli", "fit", f"--config={config}", f"--trainer.default_root_dir={root}"],
+        cwd=HERE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
+    last = root / "version_0" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert HOLDS in said
+    assert checkpoint(root)["epoch"] >= 0
 
 
-def test_slurms_signal_asks_for_requeueing(run, tmp_path):
+def test_slurms_signal_asks_for_requeueing(ended_by, tmp_path, monkeypatch):
     """And leaves no checkpoint of the middle of a rollout, which Lightning would resume from before any
     other."""
     (tmp_path / "bin").mkdir()
@@ -86,7 +101,11 @@ def test_slurms_signal_asks_for_requeueing(run, tmp_path):
     scontrol.chmod(0o755)
     job = {"SLURM_JOB_ID": "42", "SLURM_JOB_NAME": "lake", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
     node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_NODELIST": "localhost"}
-    said = run(signal.SIGUSR1, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", **job, **node)
+    path = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    for name, value in {**job, **node, **path, **meeting}.items():
+        monkeypatch.setenv(name, value)
+    said = ended_by(signal.SIGUSR1)
     assert (tmp_path / "asked").read_text().split() == ["requeue", "42"]
     assert "asked SLURM to requeue job 42: status 0" in said
     assert not list(tmp_path.rglob("hpc_ckpt*"))
@@ -113,9 +132,9 @@ def test_a_process_whose_first_one_is_gone_ends_too(tmp_path, model_folder):
         command, cwd=HERE, env={**os.environ, **meeting}, stdout=subprocess.PIPE, text=True, check=True
     )
     second, begun = int(done.stdout.split()[0]), time.monotonic()
-    while "is gone; process 1 ends too" not in log.read_text() and time.monotonic() - begun < 60:
+    while "is gone; process 1 ends too" not in log.read_text() and time.monotonic() - begun < 120:
         time.sleep(0.2)
-    while lives(second) and time.monotonic() - begun < 60:
+    while lives(second) and time.monotonic() - begun < 120:
         time.sleep(0.2)
     assert "is gone; process 1 ends too" in log.read_text()
     assert not lives(second)

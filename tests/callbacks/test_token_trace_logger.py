@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helpers import runs, tiny
 from helpers.letters import CONFIG
-from lgym.callbacks.token_trace_logger import shown_tokens
+from lgym.callbacks.token_picture import shown_tokens
 from lgym.types import TokenTrace
 
 

@@ -44,6 +44,7 @@ def test_all_other_cases():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_blackjack_of_the_real_model():
     golden = json.loads((record_golden.GOLDEN / "blackjack.json").read_text())["values"]
     values = record_golden.blackjack_values()

@@ -119,7 +119,7 @@ def in_two_processes(folder: Path, work: Callable[[int], Any]) -> list[Any]:
     """The results of a function of the rank in each of two processes that know of each other: tensors and
     plain data."""
     _forkserver._stop()  # type: ignore[attr-defined]  # one that other tests use has other modules
-    set_forkserver_preload(["lgym.modules", "lgym.data"])  # imported once for both processes
+    set_forkserver_preload(["lgym.cli"])  # imported once for both processes
     try:
         multiprocessing.start_processes(_run, args=(str(folder), work), nprocs=2, start_method="forkserver")
     finally:

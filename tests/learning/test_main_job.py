@@ -12,6 +12,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "blackjack.yaml"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_main_job_leaves_always_stay_behind(tmp_path):
     """After 12 rollouts the exact value is far above always-stay (-0.186), the trap that a wrong loss ends
     in."""

@@ -65,7 +65,7 @@ def episode(agent, rewards=(0.0, 0.0, 1.0), **end):
 
 def kept(agent):
     """The turns that were kept to learn from."""
-    return [turn for episode in agent._learner._episodes for turn in episode.turns]
+    return [turn for episode in agent._learner.episodes for turn in episode.turns]
 
 
 def test_a_reply_is_what_the_model_said():
@@ -112,7 +112,7 @@ def test_one_bos():
     assert tokenizer(bos)["input_ids"] == [number, number]
     agent = CountAgent(tiny.causal_lm(), tokenizer, "cpu", SHORT)
     agent.act(0)
-    (turn,) = agent._learner._episode.turns
+    (turn,) = agent._learner.episode.turns
     assert turn.prompt.token_ids.count(number) == 1
 
 
@@ -134,7 +134,7 @@ def test_a_reward_reaches_the_first_turn():
     agent = make(learn={"lam": 1.0, "gamma": 1.0, "whiten_advantages": False})
     episode(agent)
     learner = agent._learner
-    batch, _ = learner.module.prepare(rollout_of(learner._episodes, 0.0))
+    batch, _ = learner.module.prepare(rollout_of(learner.episodes))
     assert batch.advantages[batch.action_mask].tolist() == [1.0] * int(batch.action_mask.sum())
     assert batch.returns.flatten().tolist() == [1.0, 1.0, 1.0]
 
@@ -144,7 +144,7 @@ def test_gamma_discounts_by_turn():
     agent = make(learn={"lam": 1.0, "gamma": 0.5, "whiten_advantages": False})
     episode(agent)
     learner = agent._learner
-    batch, _ = learner.module.prepare(rollout_of(learner._episodes, 0.0))
+    batch, _ = learner.module.prepare(rollout_of(learner.episodes))
     assert sorted(batch.returns.flatten().tolist()) == [0.25, 0.5, 1.0]
 
 
@@ -219,7 +219,7 @@ def test_a_time_limit_is_not_an_end():
     nn.init.constant_(agent._learner.llm.value_head.output.bias, 7.0)
     episode(agent, truncated_at=3)
     episode(agent)
-    rollout = rollout_of(agent._learner._episodes, 0.0)
+    rollout = rollout_of(agent._learner.episodes)
     assert rollout.truncated.tolist() == [[False, False, True, False, False, False]]
     assert rollout.terminated.tolist() == [[False, False, False, False, False, True]]
     assert rollout.next_values.tolist() == [[7.0, 7.0, 7.0, 7.0, 7.0, 0.0]]
@@ -229,7 +229,7 @@ def test_a_turn_leads_to_the_next_ones_value():
     agent = make()
     nn.init.normal_(agent._learner.llm.value_head.output.weight)
     episode(agent)
-    rollout = rollout_of(agent._learner._episodes, 0.0)
+    rollout = rollout_of(agent._learner.episodes)
     values = rollout.values.tolist()[0]
     assert len(set(values)) == 3
     assert rollout.next_values.tolist() == [[*values[1:], 0.0]]
@@ -293,7 +293,7 @@ def test_a_turn_costs_its_new_tokens():
     agent = make(learn={"batch_size": 3})
     llm = agent._learner.llm
     agent.act(0)
-    prompt = len(agent._learner._episode.turns[0].prompt.token_ids)
+    prompt = len(agent._learner.episode.turns[0].prompt.token_ids)
     before = llm.tokens_computed
     agent.act(1)
     agent.act(2)
@@ -315,7 +315,7 @@ def test_the_system_prompt_may_change_with_the_episode():
     agent.terminate_episode(train=False)
     agent.mood = "Be bold."
     agent.act(0)
-    prompt = agent.tokenizer.decode(agent._learner._episode.turns[0].prompt.token_ids)
+    prompt = agent.tokenizer.decode(agent._learner.episode.turns[0].prompt.token_ids)
     assert "Be bold." in prompt
     assert "Be calm." not in prompt
 

@@ -12,7 +12,7 @@ from helpers.letters import LetterEnv
 from helpers.own_loop import VowelAgent, play
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_it_learns_to_say_vowels(sign):
     """One in thirty replies of the untrained model begins with one. In the control they cost 1, and
     vanish."""
@@ -58,4 +58,4 @@ def test_blackjack_in_the_loop_plays():
     )
     returns = llamagym_blackjack.play(agent, gymnasium.make("Blackjack-v1"), 5)
     assert set(returns) <= {-1.0, 0.0, 1.0}
-    assert not agent._learner._episode.turns
+    assert not agent._learner.episode.turns

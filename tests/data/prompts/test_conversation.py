@@ -225,6 +225,7 @@ def smollm2():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("history", [0, 2, "full"], ids=str)
 @pytest.mark.parametrize("who", POLICIES)
 def test_the_real_model_agrees(smollm2, history, who):
@@ -238,6 +239,7 @@ def test_the_real_model_agrees(smollm2, history, who):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("who", POLICIES)
 @pytest.mark.parametrize(("history", "template"), SETTINGS, ids=str)
 def test_the_real_model_agrees_in_every_template(smollm2, monkeypatch, history, template, who):
