@@ -95,8 +95,8 @@ def _warn_of_window(llm: ValueHeadLLM) -> None:
         warnings.warn(
             f"{llm.name} ({config.model_type}) attends within a sliding window of {llm.context_length:,} "
             f"tokens, and lgym uses no more than that of its context of {longest:,}: a prompt with its "
-            f"response has at most {llm.context_length:,} tokens; older turns of `history`, and the middle of "
-            "an observation, are left out beyond that.",
+            f"response has at most {llm.context_length:,} tokens; older turns of `history`, and the middle "
+            "of an observation, are left out beyond that.",
             stacklevel=2,
         )
 

@@ -98,7 +98,8 @@ def _ends_of_response(tokenizer: Any) -> list[int]:
         messages = [{"role": "user", "content": "a prompt"}, {"role": "assistant", "content": content}]
         text = tokenizer.apply_chat_template(messages, tokenize=False).rpartition(content)[2]
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        ends += [i for i in ids if i in tokenizer.all_special_ids][:1]
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        ends += [i for i in ids if i in special][:1]
     return sorted({end for end in ends if end is not None})
 
 
