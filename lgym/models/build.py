@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
+from transformers.utils.import_utils import BITSANDBYTES_MIN_VERSION, is_bitsandbytes_available
 
 from lgym.models.config import LLMConfig, LoraSettings
 from lgym.models.gguf import converted_file
@@ -240,10 +240,11 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
 def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
     if config.quantization is None:
         return None
-    if find_spec("bitsandbytes") is None:
+    if not is_bitsandbytes_available():
         raise ConfigError(
-            f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
-            "`pip install bitsandbytes`, or set `quantization: null`."
+            f"quantization: {config.quantization} needs bitsandbytes {BITSANDBYTES_MIN_VERSION} or newer, "
+            "which quantizes on a CPU too, and is not installed. `pip install -U bitsandbytes`, or set "
+            "`quantization: null`."
         )
     return BitsAndBytesConfig(
         load_in_8bit=config.quantization == "8bit",
