@@ -156,7 +156,7 @@ class Agent(TextAgent):
                 f"the response {truncate_middle(turn.response.text, 200)!r} names no action "
                 f"({truncate_middle(parsed.reason, 300)}). Such a turn plays default_action, which is "
                 f"{self.default_action!r}, and is learned from like any other; rollout/parse_rate is the "
-                "share that named one. Where it stays low, agent.imitate shows the model the form of an answer."
+                "share that named one. Where it stays low, agent.imitate shows the form of an answer."
             )
         return parsed.action if parsed.ok else self.default_action
 
