@@ -1,5 +1,6 @@
 """Building of a model from its name: find the weights, load them, add adapters and a value head."""
 
+import logging
 import os
 import warnings
 from pathlib import Path
@@ -246,6 +247,7 @@ def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
             "which quantizes on a CPU too, and is not installed. `pip install -U bitsandbytes`, or set "
             "`quantization: null`."
         )
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of a cast at every product
     return BitsAndBytesConfig(
         load_in_8bit=config.quantization == "8bit",
         load_in_4bit=config.quantization == "4bit",
