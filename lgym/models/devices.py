@@ -15,7 +15,7 @@ def available_device(device: torch.device | str) -> torch.device:
     device = torch.device(device)
     if device.type not in GPUS or _is_available(device.type):
         return device
-    warnings.warn(_message(f"device {device}"), stacklevel=2)
+    warnings.warn(_message(f"device {device}"), stacklevel=1)  # of one place, and so shown once
     return torch.device("cpu")
 
 
