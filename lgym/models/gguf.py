@@ -61,10 +61,9 @@ def _load(source: Path, architecture: str) -> tuple[Any, Any]:
     options: dict[str, Any] = {"gguf_file": source.name}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, **options)
-        model: Any
-        model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            source.parent, dtype=torch.float32, output_loading_info=True, **options
-        )
+        options |= {"dtype": torch.float32, "output_loading_info": True}
+        both: Any = transformers.AutoModelForCausalLM.from_pretrained(source.parent, **options)
+        model, loaded = both
     except UNREADABLE as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(
