@@ -90,7 +90,7 @@ class RolloutDataset(IterableDataset):
         size = self.settings.minibatch_size
         carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
         for _ in range(self.settings.update_epochs):
-            for turns in self.sft_sampler.demonstrations(self.play.rngs["order"]):
+            for turns in self.sft_sampler.demonstration_batches(self.play.rngs["order"]):
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:

@@ -15,7 +15,7 @@ def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
     parsed = agent.parse("") if own_parse else agent.extract_action("")
     if not isinstance(parsed, ParsedAction):
         raise ConfigError(
-            f"{name}.extract_action returned {parsed!r} for an empty reply; it must return a ParsedAction."
+            f"{name}.extract_action returned {parsed!r} for an empty response; it must return a ParsedAction."
         )
     env.close()
     if agent.fallback == "default" and not env.action_space.contains(agent.default_action):

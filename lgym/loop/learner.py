@@ -130,7 +130,7 @@ class LoopLearner:
         with self._changing():
             for _ in range(epochs):
                 metrics: dict[str, list[float]] = defaultdict(list)
-                for batch in sampler.demonstrations(self._rng):
+                for batch in sampler.demonstration_batches(self._rng):
                     self._step([batch], self._imitated, metrics)
         losses = metrics["loss/sft"]
         return {"loss/sft": sum(losses) / len(losses), "optim/steps": float(epochs * len(losses))}

@@ -200,9 +200,9 @@ class PolicyLearner(OptimizedModule, ABC):
                 clip_fraction(logprobs, old_logprobs, **clips), mask
             )
         terms = {"policy": policy_loss, "entropy": output.entropy, **divergences(config, batch, output)}
-        names = {"policy": "loss/policy", "old_kl": self.kl_metric}
+        names = {"policy": "loss/policy", "entropy": "policy/entropy", "ref_kl": "policy/ref_kl"}
         for name, term in terms.items():
-            metrics[names.get(name, f"policy/{name}")] = masked_mean(term.detach(), mask)
+            metrics[names.get(name, self.kl_metric)] = masked_mean(term.detach(), mask)
         braked = self._brakes(metrics[self.kl_metric], batch.num_turns)
         self.steps_braked += braked
         if braked and config.old_kl_coef == 0:

@@ -48,7 +48,7 @@ def lakes(**kwargs):
 
 def first_observation(data, stage):
     """The text of a stage's first observation."""
-    [runner] = data.make_collector(stage)._runners
+    [runner] = data.make_collector(stage).runners
     runner.reset(0)
     return runner.prompt.observation_text
 

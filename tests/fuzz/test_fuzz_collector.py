@@ -197,7 +197,7 @@ def test_a_restored_collector_goes_on_as_if_it_had_never_stopped(setup, by_turns
     other.bit_generator.state = noise
     again.load_state_dict(state)
     assert json.loads(json.dumps(again.state_dict())) == state
-    for runner in again._runners:  # from here on no more are lost
+    for runner in again.runners:  # from here on no more are lost
         runner._env.deaths = {}
     for amount in amounts[stop:]:
         expected = plain_values(play(player, setup, rng, amount, by_turns))
@@ -216,7 +216,7 @@ ANSWERS = st.lists(
 def test_turns_and_rewards_keep_in_step_whatever_is_answered(setup, answers, seed):
     """Each answer is a turn with its reward, the environment's or the penalty, and the environment sees what
     it should."""
-    runner = collector(setup)._runners[0]
+    runner = collector(setup).runners[0]
     runner.reset(seed)
     env, expected, rewards, unread, last = (
         runner._env.env,

@@ -118,7 +118,7 @@ def test_a_prompt_goes_on_from_the_last_or_is_the_templates_own(
             assert ids == rendered(builder, played, observation, shown)
         talk.respond(response)
         transcript = ids + response.token_ids if history != 0 else ()
-        played.append((observation, builder.reply_text(response.text, response.token_ids)))
+        played.append((observation, builder.response_text(response.text, response.token_ids)))
 
 
 def rendered(builder, turns, observation, count):

@@ -168,5 +168,5 @@ def _turns_over(builder: PromptBuilder, episode: Sequence[TurnTexts], history: A
 
 
 def _prompt_tokens(builder: PromptBuilder, turns: Sequence[TurnTexts]) -> int:
-    shown = [(observation, builder.reply_text(answer)) for observation, answer in turns[:-1]]
+    shown = [(observation, builder.response_text(answer)) for observation, answer in turns[:-1]]
     return len(builder.encode(builder.render(shown, turns[-1][0])))

@@ -1,6 +1,7 @@
 """Demonstrated turns for supervised learning: from a source, and from the run's own best episodes."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 
 import gymnasium
@@ -19,6 +20,7 @@ from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
 
 
+@dataclass(eq=False)
 class SFTSampler:
     """Samples demonstrated turns, each as likely as the others, whether from a source or from the best
     episodes.
@@ -34,59 +36,52 @@ class SFTSampler:
         scores_candidates: whether responses name a candidate.
     """
 
-    def __init__(
-        self,
-        agent: TextAgent,
-        builder: PromptBuilder,
-        demonstrated: Callable[[Prompt, str, tuple[int, ...], int], Response],
-        demonstrations: Sequence[Demonstration],
-        self_imitation: BestEpisodeBuffer | None,
-        size: int,
-        *,
-        scores_candidates: bool,
-    ) -> None:
-        self._agent = agent
-        self._builder = builder
-        self._demonstrated = demonstrated
-        self._self_imitation = self_imitation
-        self._size = size
-        self._scores_candidates = scores_candidates
-        self._demonstrations = list(map(self._turn, demonstrations))
-        self._turns = self._demonstrations
+    agent: TextAgent
+    builder: PromptBuilder
+    demonstrated: Callable[[Prompt, str, tuple[int, ...], int], Response]
+    demonstrations: Sequence[Demonstration]
+    self_imitation: BestEpisodeBuffer | None
+    size: int
+    _: KW_ONLY
+    scores_candidates: bool
+
+    def __post_init__(self) -> None:
+        self._demonstrated = list(map(self._turn, self.demonstrations))
+        self._turns = self._demonstrated
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Keep the best episodes of a rollout of whole episodes, whichever process played them."""
-        if self._self_imitation is not None:
+        if self.self_imitation is not None:
             episodes = distributed.all_gather_object(_episodes(rollout))
-            self._self_imitation.add(chain.from_iterable(episodes))
-            self._turns = [*self._demonstrations, *map(self._turn, self._self_imitation.turns())]
+            self.self_imitation.add(chain.from_iterable(episodes))
+            self._turns = [*self._demonstrated, *map(self._turn, self.self_imitation.turns())]
 
     @property
     def has_demonstrations(self) -> bool:
         """True if there are demonstrations, whatever is played."""
-        return bool(self._demonstrations)
+        return bool(self._demonstrated)
 
-    def demonstrations(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
+    def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
         """One shuffled pass over the demonstrations."""
-        order = rng.permutation(len(self._demonstrations)).tolist()
-        for start in range(0, len(order), self._size):
-            yield _batch([self._demonstrations[i] for i in order[start : start + self._size]])
+        order = rng.permutation(len(self._demonstrated)).tolist()
+        for start in range(0, len(order), self.size):
+            yield _batch([self._demonstrated[i] for i in order[start : start + self.size]])
 
     def sample(self, rng: np.random.Generator) -> ResponseBatch | None:
         """Some turns; `None` while there are none."""
         if not self._turns:
             return None
-        chosen = rng.choice(len(self._turns), size=min(self._size, len(self._turns)), replace=False)
+        chosen = rng.choice(len(self._turns), size=min(self.size, len(self._turns)), replace=False)
         return _batch([self._turns[i] for i in chosen.tolist()])
 
     def _turn(self, demonstration: Demonstration) -> tuple[Prompt, Response]:
         candidates: Sequence[str] = ()
         choice = -1
-        if self._scores_candidates:
-            candidates = demonstration.candidates or tuple(self._agent.actions)
+        if self.scores_candidates:
+            candidates = demonstration.candidates or tuple(self.agent.actions)
             choice = self._choice(demonstration, candidates)
-        prompt = self._builder.prompt(demonstration.observation_text, candidates)
-        return prompt, self._demonstrated(
+        prompt = self.builder.prompt(demonstration.observation_text, candidates)
+        return prompt, self.demonstrated(
             prompt, demonstration.response_text, demonstration.response_ids, choice
         )
 
@@ -94,8 +89,8 @@ class SFTSampler:
         """The candidate that is the response, or else its action."""
         if demonstration.response_text in candidates:
             return candidates.index(demonstration.response_text)
-        action = self._agent.parse(demonstration.response_text).action
-        if (candidate := candidate_of(self._agent, action, candidates)) is None:
+        action = self.agent.parse(demonstration.response_text).action
+        if (candidate := candidate_of(self.agent, action, candidates)) is None:
             raise ConfigError(
                 f"The demonstration {demonstration.response_text!r} names none of the candidates "
                 f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."

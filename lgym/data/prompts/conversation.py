@@ -64,9 +64,9 @@ class Conversation:
         if self._history != 0:
             ids = response.history_ids
             has_end = response.finished and response.choice < 0  # after a candidate there is no such token
-            reply = self._builder.reply_text(response.text, ids[:-1] if has_end else ids)
-            self._turns.append((self._observation, reply))
-            self._text += reply
+            shown = self._builder.response_text(response.text, ids[:-1] if has_end else ids)
+            self._turns.append((self._observation, shown))
+            self._text += shown
             self._ids += ids
             self._end_id = ids[-1] if has_end else None
 

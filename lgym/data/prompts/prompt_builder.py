@@ -135,7 +135,7 @@ class PromptBuilder:
                 return marked
         return text
 
-    def reply_text(self, text: str, ids: Collection[int] = ()) -> str:
+    def response_text(self, text: str, ids: Collection[int] = ()) -> str:
         """A response as `render` takes it: plain text, except for markup such as `<think>` that is among its
         tokens.
 

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ Remember = Callable[[list[list[RememberedTurn]]], None]
 numbers."""
 
 
+@dataclass(eq=False)
 class Collector:
     """Keeps the environments of one stage and counts their episodes.
 
@@ -41,23 +42,15 @@ class Collector:
         prefetched: prompts that the policy computes ahead in one batch.
     """
 
-    def __init__(
-        self,
-        runners: Sequence[EnvRunner],
-        first_seed: int,
-        kept_transcripts: int = 0,
-        group_size: int = 1,
-        remember: Remember | None = None,
-        dynamic_sampling_groups: int = 0,
-        prefetched: Callable[[], Sequence[Prompt]] = tuple,
-    ) -> None:
-        self._runners = runners
-        self._first_seed = first_seed
-        self._kept_transcripts = kept_transcripts
-        self._group_size = group_size
-        self._remember = remember
-        self._dynamic_sampling_groups = dynamic_sampling_groups
-        self._prefetched = prefetched
+    runners: Sequence[EnvRunner]
+    first_seed: int
+    kept_transcripts: int = 0
+    group_size: int = 1
+    remember: Remember | None = None
+    dynamic_sampling_groups: int = 0
+    prefetched: Callable[[], Sequence[Prompt]] = tuple
+
+    def __post_init__(self) -> None:
         self._episodes_started = 0
         self.counts = EpisodeCounts()
         self.transcripts: list[Episode] = []
@@ -81,15 +74,15 @@ class Collector:
                 rollout.
             progress: called after every step of the environments.
         """
-        has_history = any(runner.prompts.history != 0 for runner in self._runners)
-        recorder = Recorder(PromptTable(policy, keep_kv_cache=has_history), len(self._runners), self.counts)
-        if prompts := self._prefetched():
+        has_history = any(runner.prompts.history != 0 for runner in self.runners)
+        recorder = Recorder(PromptTable(policy, keep_kv_cache=has_history), len(self.runners), self.counts)
+        if prompts := self.prefetched():
             policy.prefetch(prompts)
         first = self._episodes_started
         self._last_episode = math.inf if episodes is None else first + episodes
-        self._dynamic_sampling = DynamicSampling(self._group_size, self._dynamic_sampling_groups)
+        self._dynamic_sampling = DynamicSampling(self.group_size, self.dynamic_sampling_groups)
         self._settle(recorder)
-        while any(runner.live for runner in self._runners) and (turns is None or recorder.turns < turns):
+        while any(runner.live for runner in self.runners) and (turns is None or recorder.turns < turns):
             self._step(recorder, rng)
             if episodes is None:
                 progress(recorder.turns, turns or 0)
@@ -97,23 +90,23 @@ class Collector:
                 progress(len(recorder.finished), episodes)
         rollout = recorder.rollout()
         self.transcripts = recorder.transcripts(
-            range(first, first + self._kept_transcripts), self._runners[0].prompts.agent.system_prompt
+            range(first, first + self.kept_transcripts), self.runners[0].prompts.agent.system_prompt
         )
-        if self._remember is not None:
-            self._remember([turns for _, turns in sorted(recorder.remembered.items())])
+        if self.remember is not None:
+            self.remember([turns for _, turns in sorted(recorder.remembered.items())])
         return rollout
 
     def _step(self, recorder: Recorder, rng: np.random.Generator | None) -> None:
         """One turn in each of the playing environments."""
         table = recorder.table
-        playing = [i for i, runner in enumerate(self._runners) if runner.live]
-        prompt_index = np.array([table.index(self._runners[i].prompt) for i in playing])
+        playing = [i for i, runner in enumerate(self.runners) if runner.live]
+        prompt_index = np.array([table.index(self.runners[i].prompt) for i in playing])
         response_index = table.act(prompt_index, rng)
         for i, number in zip(playing, response_index.tolist(), strict=True):
-            self._runners[i].send(table.responses[number])
+            self.runners[i].send(table.responses[number])
         turns = []
         for i, asked, answer in zip(playing, prompt_index.tolist(), response_index.tolist(), strict=True):
-            runner = self._runners[i]
+            runner = self.runners[i]
             try:
                 reward, terminated, truncated = runner.receive()
             except WorkerLostError as lost:
@@ -132,7 +125,7 @@ class Collector:
     def _start(self, runner: EnvRunner) -> None:
         """Start the next episode in the runner, unless the rollout has had all of its episodes."""
         if self._episodes_started < self._last_episode:
-            seed = self._first_seed + self._episodes_started // self._group_size
+            seed = self.first_seed + self._episodes_started // self.group_size
             runner.start(seed, number=self._episodes_started)
             self._episodes_started += 1
             self.counts.played += 1
@@ -140,10 +133,10 @@ class Collector:
     def _settle(self, recorder: Recorder) -> None:
         """Start runners that had nothing left to play, before the rollout was refilled; then wait until every
         episode that has been started stands at its first observation."""
-        for runner in self._runners:
+        for runner in self.runners:
             if not (runner.live or runner.starting):
                 self._start(runner)
-        for runner in self._runners:
+        for runner in self.runners:
             while runner.starting:
                 try:
                     runner.ready()
@@ -165,7 +158,7 @@ class Collector:
         return {
             "episodes_started": self._episodes_started,
             "counts": asdict(self.counts),
-            "runners": [runner.state_dict() for runner in self._runners],
+            "runners": [runner.state_dict() for runner in self.runners],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,18 +168,18 @@ class Collector:
             ValueError: if the number of environments has changed while episodes were under way.
         """
         runners = state["runners"]
-        if len(runners) != len(self._runners):
+        if len(runners) != len(self.runners):
             if any(runner is not None for runner in runners):
                 raise ConfigError(
                     f"The checkpoint holds {len(runners)} environments in mid-episode and data.num_envs is "
-                    f"{len(self._runners)}. Resume with data.num_envs: {len(runners)}."
+                    f"{len(self.runners)}. Resume with data.num_envs: {len(runners)}."
                 )
-            runners = [None] * len(self._runners)
+            runners = [None] * len(self.runners)
         self._episodes_started = state["episodes_started"]
         self.counts = EpisodeCounts(**state["counts"])
-        for runner, runner_state in zip(self._runners, runners, strict=True):
+        for runner, runner_state in zip(self.runners, runners, strict=True):
             runner.load_state_dict(runner_state)
 
     def close(self) -> None:
-        for runner in self._runners:
+        for runner in self.runners:
             runner.close()

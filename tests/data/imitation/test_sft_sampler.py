@@ -90,7 +90,7 @@ def test_a_prompt_that_was_made_twice_is_one(monkeypatch):
 
 def test_a_pass_over_the_demonstrations_has_each_once():
     source = sampler(*((str(number), str(number)) for number in range(7)), size=3)
-    batches = list(source.demonstrations(rng()))
+    batches = list(source.demonstration_batches(rng()))
     assert [len(batch) for batch in batches] == [3, 3, 1]
     texts = [prompt.observation_text for batch in batches for prompt in batch.prompts]
     assert sorted(texts) == list("0123456")

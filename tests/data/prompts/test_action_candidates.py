@@ -62,7 +62,7 @@ def test_an_agent_without_candidates_needs_a_text_generating_policy():
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"extract_action": lambda self, text: 1}, r"extract_action returned 1 for an empty reply"),
+        ({"extract_action": lambda self, text: 1}, r"extract_action returned 1 for an empty response"),
         ({"fallback": "default"}, r"default_action None is not in the environment's action space"),
         ({"fallback": "default", "default_action": 3}, r"default_action 3 is not in"),
     ],
