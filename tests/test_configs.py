@@ -33,7 +33,8 @@ def test_a_config_runs(config, tmp_path, model_folder):
     """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
     if config.stem == "textworld":
         pytest.importorskip("textworld")
-    episodes = "episodes_per_rollout" in config.read_text(encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    episodes = "episodes_per_rollout" in text
     small = {
         "trainer__enable_progress_bar": "false",
         "trainer__accelerator": "cpu",
@@ -43,6 +44,8 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "data__max_episode_steps": 6,
         "data__update_epochs": 1,
     }
+    if "last_blocks" in text:
+        small["model__init_args__llm__lora__last_blocks"] = 1  # the tiny model has two
     lgym(
         "fit",
         tmp_path,

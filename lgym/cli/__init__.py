@@ -32,6 +32,7 @@ from lgym.cli.trainer import FinalEvaluation, LgymTrainer
 from lgym.cli.yaml_keys import refuse_duplicate_keys
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig
+from lgym.models.devices import available_accelerator
 from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.types import ConfigError
@@ -158,7 +159,8 @@ class LgymCLI(LightningCLI):
         elif config.get("logger") in (None, True):
             root = Path(config["default_root_dir"])
             kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
-        return super().instantiate_trainer(**kwargs)
+        hardware = {name: kwargs.get(name, config[name]) for name in ("accelerator", "devices", "num_nodes")}
+        return super().instantiate_trainer(**kwargs | available_accelerator(**hardware))
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Adds lgym's own callbacks, each unless the configuration already has one of its kind."""

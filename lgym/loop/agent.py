@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lgym.agents import TextAgent
 from lgym.agents.parsing import parsed_action, read_action
+from lgym.plain_text import truncate_middle
 from lgym.types import Message, ParsedAction
 
 if TYPE_CHECKING:
@@ -126,13 +127,15 @@ class Agent(TextAgent):
             action = self.extract_action(text)
         except NOT_FOUND as error:
             reason = f"extract_action raised {type(error).__name__}: {error}"
-            if not isinstance(error, ValueError) and not self._warned:
-                self._warned = True  # may be a mistake in its code as well
-                warnings.warn(
-                    f"{type(self).__name__}.{reason}, for {text!r}. Counted as unread.", stacklevel=2
-                )
+            if not isinstance(error, ValueError) and self._learner is None:
+                self._warn_once(f"{reason}, for {text!r}. Counted as unread.")  # may be a mistake in its code
             return ParsedAction.failure(reason)
         return parsed_action(action, text)
+
+    def _warn_once(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{type(self).__name__}: {message}", stacklevel=3)
 
     # -- the loop
     # -------------------------------------------------------------------------------------------------------
@@ -146,6 +149,13 @@ class Agent(TextAgent):
         turn = self._trained.respond(self.system_prompt, self.format_observation(observation))
         parsed = self.parse(turn.response.text)
         turn.parsed = parsed.ok
+        if not parsed.ok:
+            self._warn_once(
+                f"the response {truncate_middle(turn.response.text, 200)!r} names no action "
+                f"({truncate_middle(parsed.reason, 300)}). Such a turn plays default_action, which is "
+                f"{self.default_action!r}, and is learned from like any other; rollout/parse_rate is the "
+                "share that named one. Where it stays low, agent.imitate shows the form of an answer."
+            )
         return parsed.action if parsed.ok else self.default_action
 
     def assign_reward(self, reward: float) -> None:

@@ -1,7 +1,8 @@
 """Building of a model from its name: find the weights, load them, add adapters and a value head."""
 
+import logging
 import os
-from importlib.util import find_spec
+import warnings
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -10,8 +11,10 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
+from transformers.utils.import_utils import BITSANDBYTES_MIN_VERSION, is_bitsandbytes_available
 
 from lgym.models.config import LLMConfig, LoraSettings
+from lgym.models.gguf import converted_file
 from lgym.models.kernels.float32 import use_float32_adapters
 from lgym.models.kernels.fused_lora import fuse_lora
 from lgym.models.kernels.fused_rms_norm import fuse_norms
@@ -82,7 +85,21 @@ def assemble_llm(
         use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
     select_layout(llm)
+    _warn_of_window(llm)
     return llm
+
+
+def _warn_of_window(llm: ValueHeadLLM) -> None:
+    config = llm.causal_lm.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or 0
+    if llm.context_length < longest:
+        warnings.warn(
+            f"{llm.name} ({config.model_type}) attends within a sliding window of {llm.context_length:,} "
+            f"tokens, and lgym uses no more than that of its context of {longest:,}: a prompt with its "
+            f"response has at most {llm.context_length:,} tokens; older turns of `history`, and the middle "
+            "of an observation, are left out beyond that.",
+            stacklevel=2,
+        )
 
 
 def _disable_dropout(model: PreTrainedModel) -> None:
@@ -121,7 +138,12 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
                 "blocks."
             )
         count = model.config.get_text_config().num_hidden_layers
-        blocks = list(range(max(0, count - lora.last_blocks), count))
+        if lora.last_blocks > count:
+            raise ConfigError(
+                f"lora.last_blocks is {lora.last_blocks}, and the model has {count} blocks: set it to at "
+                f"most {count}, or to null for all of them."
+            )
+        blocks = list(range(count - lora.last_blocks, count))
     rank = lora.r if lora.r is not None else entry.lora_r
     peft_config = LoraConfig(
         r=rank,
@@ -191,7 +213,7 @@ def load_pretrained(
 
 
 def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tuple[str, list[str]]:
-    """The source of the weights (a folder, an installed package or the Hub), and the places tried.
+    """The source of the weights (a folder, a GGUF file, a package or the Hub), and the places tried.
 
     A package replaces the Hub for short names only: a Hub id, or a revision, means those very weights.
     """
@@ -199,6 +221,13 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
     looked = [f"a folder {path}"]
     if path.is_dir():
         return str(path), looked
+    if path.is_file():
+        return str(converted_file(path)), [f"a file {path}"]
+    if path.suffix.lower() == ".gguf":
+        raise ModelNotFoundError(
+            f"There is no file {path.absolute()}. A GGUF model is a path on this machine; download one of "
+            "the Hugging Face Hub first."
+        )
     if entry.package is not None and "/" not in model and revision is None:
         looked.append(f"the Python package {entry.package}")
         folder = converted_folder(entry.package)
@@ -212,11 +241,13 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
 def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
     if config.quantization is None:
         return None
-    if find_spec("bitsandbytes") is None:
+    if not is_bitsandbytes_available():
         raise ConfigError(
-            f"quantization: {config.quantization} needs bitsandbytes, which is not installed. "
-            "`pip install bitsandbytes`, or set `quantization: null`."
+            f"quantization: {config.quantization} needs bitsandbytes {BITSANDBYTES_MIN_VERSION} or newer, "
+            "which quantizes on a CPU too, and is not installed. `pip install -U bitsandbytes`, or set "
+            "`quantization: null`."
         )
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of a cast at every product
     return BitsAndBytesConfig(
         load_in_8bit=config.quantization == "8bit",
         load_in_4bit=config.quantization == "4bit",

@@ -16,8 +16,8 @@ class LoraSettings:
         dropout: dropout on the adapters' input. Above 0 the trained policy is no longer the behavior policy.
         target_modules: names of the layers that get adapters; null takes the registry's, "all-linear" every
             linear layer.
-        last_blocks: number of the model's last blocks that get adapters; null gives them to all. An update's
-            backward pass ends at the first of these blocks.
+        last_blocks: number of the model's last blocks that get adapters, at most all of them; null gives them
+            to all. An update's backward pass ends at the first of these blocks.
     """
 
     r: int | None = None
@@ -44,8 +44,8 @@ class LLMConfig:
     """A language model, and the way that it is made trainable.
 
     Args:
-        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face
-            Hub.
+        model: a registry name (such as smollm2-135m-instruct), a folder, a GGUF file (which is converted
+            once), or a model id of the Hugging Face Hub.
         lora: adapters on the frozen model; null trains every weight.
         quantization: quantize the frozen weights to 4 or 8 bits, with bitsandbytes. Needs adapters.
         attn_implementation: attention code of transformers (eager or sdpa); null takes eager on the CPU,

@@ -1,18 +1,14 @@
 """Registry of models: short names, sources of weights, and the layers that get adapters.
 
 A new family is one entry. A model without an entry gets `DEFAULT`. Weights that a Python package ships as a
-GGUF file are converted once, to safetensors in the user's cache folder.
+GGUF file are converted once.
 """
 
-import shutil
-import sys
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
-from lgym.cache import cache_folder
+from lgym.models.gguf import converted
 
 
 @dataclass(frozen=True)
@@ -75,35 +71,6 @@ def converted_folder(package: str) -> Path | None:
     for installed in distributions(name=package):
         for file in installed.files or []:
             if file.name.endswith(".gguf"):
-                target = cache_folder() / "models" / f"{package}-{installed.version}"
-                if not (target / "config.json").exists():
-                    _convert(Path(str(installed.locate_file(file))), target)
-                return target
+                path = Path(str(installed.locate_file(file)))
+                return converted(path, f"{package}-{installed.version}")
     return None
-
-
-def _convert(source: Path, target: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    print(f"Converting {source.name} once, to {target} ...", file=sys.stderr, flush=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32
-    )
-    # transformers marks the weights as quantized, though they are plain floats by now, and would not save
-    # them
-    del model.config.quantization_config
-    model.hf_quantizer = None
-    model.is_quantized = False
-    model.quantization_method = None
-    with tempfile.TemporaryDirectory(
-        dir=target.parent
-    ) as scratch:  # renamed at the end, so that it is whole or absent
-        unfinished = Path(scratch) / "model"
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        if target.exists():
-            shutil.rmtree(target)
-        unfinished.replace(target)

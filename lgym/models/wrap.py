@@ -7,6 +7,7 @@ from torch import nn
 
 from lgym.models.build import assemble_llm, load_pretrained
 from lgym.models.config import LLMConfig, LoraSettings
+from lgym.models.devices import available_device
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import find_entry
 from lgym.types import ConfigError
@@ -24,10 +25,10 @@ def load_model_and_tokenizer(
     """Loads a plain model of transformers, and its tokenizer.
 
     Args:
-        model: a registry name (such as smollm2-135m-instruct), a folder, or a model id of the Hugging Face
-            Hub.
+        model: a registry name (such as smollm2-135m-instruct), a folder, a GGUF file, or a model id of the
+            Hugging Face Hub.
         dtype: precision of the weights; None takes the registry's, or float32 for a model that is not in it.
-        device: the device to put it on.
+        device: the device to put it on; the CPU, with a warning, where it is a GPU that is not there.
         quantization: `4bit` or `8bit` quantizes the weights, with bitsandbytes.
         revision: branch, tag or commit of the Hub repository.
         trust_remote_code: run code that comes with the model.
@@ -39,8 +40,8 @@ def load_model_and_tokenizer(
     config = LLMConfig(
         model, quantization=quantization, revision=revision, trust_remote_code=trust_remote_code
     )
-    dtype = dtype or getattr(torch, entry.dtype)
-    loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=torch.device(device))
+    dtype, device = dtype or getattr(torch, entry.dtype), available_device(device)
+    loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
     return loaded if quantization is not None else nn.Module.to(loaded, device), tokenizer
 
 
@@ -59,7 +60,7 @@ def wrap_pretrained(
             head, which is taken off. Adapters that it has are trained on, without their dropout.
         tokenizer: its tokenizer; it gets a chat template and a padding token where it has none.
         lora: adapters for a model that has none; None trains every weight.
-        device: the device to put it on; None leaves it.
+        device: the device to put it on, or the CPU as above; None leaves it.
         seed: seed of new weights.
 
     Raises:
@@ -78,7 +79,7 @@ def wrap_pretrained(
         )
     quantized = bool(getattr(model, "is_quantized", False))
     if device is not None and not quantized:
-        model = model.to(device)
+        model = model.to(available_device(device))
     adapted = hasattr(model, "peft_config")
     if adapted or lora is None:
         _require_trainable(model, name, adapted=adapted)

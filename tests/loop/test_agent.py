@@ -157,7 +157,7 @@ def test_several_payments_of_a_turn_add_up():
     assert agent.current_episode_rewards == [1.5, 0.0]
 
 
-@pytest.mark.filterwarnings("ignore:.*Counted as unread")
+@pytest.mark.filterwarnings("ignore:.*names no action")
 @pytest.mark.parametrize("way", range(5))
 def test_a_reply_that_cannot_be_read(way):
     """Its turn stays in the conversation, and rewards with their turns. LlamaGym dropped the reply and kept
@@ -175,13 +175,36 @@ def test_a_reply_that_cannot_be_read(way):
     assert agent.terminate_episode()["rollout/parse_rate"] == 0.5
 
 
-def test_what_may_be_a_mistake_is_told():
-    """A missing group may be the reply's or the code's."""
+@pytest.mark.parametrize("way", range(5))
+def test_an_answer_without_an_action_is_told_once(way, recwarn):
+    """With the reason, which may be a mistake in the code, what is played instead, and where to look."""
     agent = make(PickyAgent)
-    agent.way = 3
-    agent.act(0)
-    with pytest.warns(UserWarning, match="'NoneType' object has no attribute 'group'"):
-        agent.act(1)
+    agent.way, agent.default_action = way, "wait"
+    for turn in range(6):
+        agent.act(turn)
+    (told,) = [str(warning.message) for warning in recwarn if "names no action" in str(warning.message)]
+    assert told.startswith("PickyAgent: the response ")
+    assert "plays default_action, which is 'wait'" in told
+    assert "rollout/parse_rate" in told
+    reasons = (
+        "invalid literal for int",
+        "KeyError: 'x'",
+        "IndexError",
+        "no attribute 'group'",
+        "found nothing",
+    )
+    assert reasons[way] in told
+
+
+def test_in_a_yaml_only_what_may_be_a_mistake_is_told(recwarn):
+    """Without a model of its own it is a `TextAgent`, whose `fallback` decides; parse_rate is a metric there."""
+    agent = PickyAgent()
+    agent.given, agent.way = ["one"], 4
+    assert not agent.parse("unclear").ok
+    assert not recwarn.list
+    agent.given, agent.way = ["one"], 3
+    with pytest.warns(UserWarning, match="no attribute 'group', for 'unclear'"):
+        agent.parse("unclear")
 
 
 def test_a_mistake_of_another_kind_is_not_swallowed():

@@ -34,7 +34,7 @@ CODE = blocks("python")[0]
 
 
 def test_the_diffs_lead_to_the_code():
-    added = [line[1:] for block in blocks("diff") for line in block.splitlines() if line.startswith("+")]
+    added = [line[1:] for block in blocks("diff")[:2] for line in block.splitlines() if line.startswith("+")]
     assert len(added) == 3
     assert set(added) <= set(CODE.splitlines())
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from helpers import tiny
+from lgym.cache import cache_folder
 from lgym.models import LLMConfig, LoraSettings, ModelNotFoundError, build_llm
 from lgym.models import build as build_module
 from lgym.models.build import assemble_llm
-from lgym.models.registry import DEFAULT, REGISTRY, cache_folder, converted_folder, find_entry
+from lgym.models.registry import DEFAULT, REGISTRY, converted_folder, find_entry
 
 
 def test_a_folder_is_a_model(model_folder):
@@ -93,6 +94,14 @@ def test_adapters_can_be_chosen():
     assert layer.scaling["default"] == 3.0
 
 
+def test_all_blocks_can_be_named():
+    names = [
+        {name for name, _ in tiny.llm(lora=LoraSettings(r=2, last_blocks=n)).named_parameters()}
+        for n in (None, 2)
+    ]
+    assert names[0] == names[1]
+
+
 @pytest.mark.parametrize("targets", [None, ["q_proj", "down_proj"]])
 def test_adapters_in_the_last_blocks_learn_as_if_they_were_in_all(targets):
     """Those below have none, nothing is computed backward there, and the gradients of those above are the
@@ -126,22 +135,16 @@ def test_adapters_in_the_last_blocks_learn_as_if_they_were_in_all(targets):
         torch.testing.assert_close(gradient, whole[name])
 
 
-def test_more_blocks_than_there_are_is_all_of_them():
-    """So that a YAML fits a smaller model too."""
-    names = [
-        {name for name, _ in tiny.llm(lora=LoraSettings(r=2, last_blocks=n)).named_parameters()}
-        for n in (None, 2, 20)
-    ]
-    assert names[0] == names[1] == names[2]
-
-
 def test_blocks_that_cannot_be_chosen():
     with pytest.raises(
         ValueError, match=r"last_blocks is 1 and lora.target_modules is the pattern '.*_proj'"
     ):
         tiny.llm(lora=LoraSettings(r=2, target_modules=".*_proj", last_blocks=1))
-    with pytest.raises(ValueError, match="last_blocks is 0; it must be 1 or more"):
-        LoraSettings(last_blocks=0)
+    for few in (0, -1):
+        with pytest.raises(ValueError, match=f"last_blocks is {few}; it must be 1 or more"):
+            LoraSettings(last_blocks=few)
+    with pytest.raises(ValueError, match="last_blocks is 3, and the model has 2 blocks: set it to at most 2"):
+        tiny.llm(lora=LoraSettings(r=2, last_blocks=3))
 
 
 def test_dropout_of_the_base_model_is_off():
