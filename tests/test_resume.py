@@ -17,6 +17,12 @@ COUNTING = {
     "data__turns_per_rollout": 24,
     "data__max_episode_steps": 5,
 }
+EXPLORING = {
+    **COUNTING,
+    "data__max_episode_steps": 11,
+    "data__frame_skip": 2,
+    "data__exploration_bonus": '{"init_args": {"anneal": 8}}',
+}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -24,7 +30,9 @@ SCHEDULE = {
 
 
 @pytest.mark.parametrize(
-    "options", [{}, COUNTING, SCHEDULE], ids=["episodes", "turns-in-mid-episode", "schedule"]
+    "options",
+    [{}, COUNTING, EXPLORING, SCHEDULE],
+    ids=["episodes", "turns-in-mid-episode", "exploration-bonus", "schedule"],
 )
 @pytest.mark.parametrize("stop", [1, 3])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, options, stop):

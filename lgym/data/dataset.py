@@ -94,16 +94,22 @@ class RolloutDataset(IterableDataset):
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:
-        """Play `episodes`, by default as many episodes or turns as a rollout has."""
+        """Play `episodes`, by default as many episodes or turns as a rollout has; with bonuses where they are
+        wanted."""
         settings, play = self.settings, self.play
         with self.learner.inference() as policy:
-            return play.collector.play(
+            rollout = play.collector.play(
                 policy,
                 play.rngs["actions"],
                 episodes=episodes or settings.episodes_per_rollout,
                 turns=settings.turns_per_rollout,
                 progress=self.progress,
             )
+        if settings.exploration_bonus is None:
+            return rollout
+        return replace(
+            rollout, bonuses=settings.exploration_bonus.bonuses(rollout, self.rollouts, self.limit)
+        )
 
 
 def returns_and_lengths(_: Collector, rollout: Rollout) -> EpisodeStatistics:
