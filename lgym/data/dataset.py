@@ -12,6 +12,7 @@ from lgym.batch import EpisodeStatistics
 from lgym.data.data_config import DataConfig
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.rollout.collector import Collector, Progress
+from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
 from lgym.rollout import Rollout
@@ -114,7 +115,7 @@ class RolloutDataset(IterableDataset):
 
 def returns_and_lengths(_: Collector, rollout: Rollout) -> EpisodeStatistics:
     """The statistics of what was played."""
-    return EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths)
+    return EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths, looping_episodes(rollout))
 
 
 def transcripts(collector: Collector, _: Rollout) -> Sequence[Episode]:
