@@ -211,6 +211,7 @@ class EpisodeStatistics:
 
     returns: Tensor  # [B] undiscounted
     lengths: Tensor  # [B] turns
+    looping: Tensor  # [B] bool, 1 where it went in circles until the time limit
 
     def to(self, device: torch.device | str) -> EpisodeStatistics:
-        return EpisodeStatistics(self.returns.to(device), self.lengths.to(device))
+        return EpisodeStatistics(*(column.to(device) for column in vars(self).values()))

@@ -92,6 +92,9 @@ class Rollout:
         total_turns: turns that this process has played in the run, with those of this rollout.
         total_episodes: episodes that it has finished, likewise.
         episodes_dropped: episodes lost with their process; none of their turns is here.
+        first_visits: [E, N] int64, a digest of the observation that the turn led to, if its episode had not
+            been there before; else 0, and where it terminated. Not known of a user's own loop.
+        bonuses: [E, N] for exploration, to learn from beside `rewards`; `None` where none are paid.
     """
 
     prompts: tuple[Prompt, ...]
@@ -115,6 +118,13 @@ class Rollout:
     total_turns: int = 0
     total_episodes: int = 0
     episodes_dropped: int = 0
+    first_visits: Tensor | None = None
+    bonuses: Tensor | None = None
+
+    @property
+    def learned_rewards(self) -> Tensor:
+        """[E, N] the rewards with their bonuses, which are learned from."""
+        return self.rewards if self.bonuses is None else self.rewards + self.bonuses
 
     @property
     def values(self) -> Tensor:

@@ -19,7 +19,9 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 METRIC = r"(?:rollout|response|policy|value|loss|optim|time|guard|blackjack)/\w+"
 TABLE = set(re.findall(rf"`({METRIC})`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")))
-PER_EVALUATION = re.compile(r"(val|test)_(greedy|sampled)/(return_mean|return_ci95|length_mean)")
+PER_EVALUATION = re.compile(
+    r"(val|test)_(greedy|sampled)/(return_mean|return_ci95|length_mean|length_std|looping_rate)"
+)
 
 
 def code_blocks(page: Path, language: str) -> list[str]:

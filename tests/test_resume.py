@@ -17,6 +17,12 @@ COUNTING = {
     "data__turns_per_rollout": 24,
     "data__max_episode_steps": 5,
 }
+EXPLORING = {
+    **COUNTING,
+    "data__max_episode_steps": 11,
+    "data__frame_skip": 2,
+    "data__exploration_bonus": '{"init_args": {"anneal": 8}}',
+}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -29,6 +35,7 @@ SCHEDULE = {
         pytest.param({}, 3, id="episodes-3"),
         pytest.param(COUNTING, 1, id="turns-in-mid-episode-1"),
         pytest.param(SCHEDULE, 3, id="schedule-3"),
+        pytest.param(EXPLORING, 1, id="exploration-bonus-1"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
         pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),

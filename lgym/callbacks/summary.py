@@ -1,9 +1,11 @@
 """The end of a run on the terminal: its result beside known policies, the places of its files, and the next
 commands."""
 
+import math
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
@@ -13,7 +15,16 @@ from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
 from lgym.terminal import say
 
+NOTED = ("return_mean", "return_ci95", "length_std", "looping_rate")
 KEPT = "{} holds the run after its last whole rollout; --ckpt_path last goes on from there."
+ALIKE = (
+    "All greedy episodes had the same return and length. Where nothing is random but the policy they repeat "
+    "one episode, and ± 0 is no certainty: the sampled mean says more."
+)
+LOOPING = (
+    "{:.0%} of the greedy episodes went in circles until the time limit, with nothing new in their second "
+    "half: the likeliest answers lead back to where they were given, and sampled ones lead on."
+)
 NOTHING_KEPT = "No rollout was finished, so there is no checkpoint yet."
 
 
@@ -87,7 +98,21 @@ def results_table(trainer: L.Trainer, stage: str) -> str:
         return "No evaluation was run: set trainer.limit_val_batches above 0, or run `lgym validate`."
     width = max(len(name) for name, _, _ in rows)
     lines = [f"  {name:<{width}}  {value:<18}  {note}".rstrip() for name, value, note in rows]
-    return "\n".join(["Mean return per episode:", *lines])
+    return "\n".join(["Mean return per episode:", *lines, *greedy_notes(metrics, stage)])
+
+
+def greedy_notes(metrics: Mapping[str, float], stage: str) -> list[str]:
+    """A sentence each where greedy episodes repeat one another, or themselves for less than sampled ones
+    get."""
+    greedy, sampled = (
+        {name: metrics.get(f"{stage}_{mode}/{name}", math.nan) for name in NOTED} for mode in MODES
+    )
+    notes = []
+    if greedy["return_ci95"] <= 1e-6 * abs(greedy["return_mean"]) and greedy["length_std"] == 0:
+        notes.append(ALIKE)
+    if greedy["looping_rate"] > 0 and greedy["return_mean"] < sampled["return_mean"]:
+        notes.append(LOOPING.format(greedy["looping_rate"]))
+    return notes
 
 
 def _places(trainer: L.Trainer) -> str:

@@ -4,10 +4,12 @@ from lgym.data.datamodule import RolloutDataModule
 from lgym.data.dataset import RolloutDataset
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import ExpertDemonstrations, JsonlDemonstrations
+from lgym.data.rollout.exploration_bonus import ExplorationBonus
 
 __all__ = [
     "BestEpisodeBuffer",
     "ExpertDemonstrations",
+    "ExplorationBonus",
     "JsonlDemonstrations",
     "RolloutDataModule",
     "RolloutDataset",

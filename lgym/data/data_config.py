@@ -9,6 +9,7 @@ from lgym.agents import TextAgent
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import DemonstrationSource
 from lgym.data.prompts.conversation import History
+from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.envs.make import EnvWrapper
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.types import ConfigError
@@ -31,7 +32,12 @@ class EnvConfig:
     """Gymnasium wrappers by class_path, such as gymnasium.wrappers.ClipReward; the last is outermost."""
 
     max_episode_steps: int | None = None
-    """Turns after which an episode is truncated; null takes the environment's own limit."""
+    """Environment steps after which an episode is truncated, each of the `frame_skip` of a turn counted; null
+    takes the environment's own limit, and -1 removes it."""
+
+    frame_skip: int = 1
+    """Environment steps that one answer is repeated for (frame skip, action repeat). Their rewards add up to
+    the turn's, and the discount counts turns. An episode that ends in between ends the turn."""
 
     num_envs: int | None = None
     """Environments played together; null takes what fits the rollouts, or 16 where their size is given."""
@@ -70,6 +76,10 @@ class RolloutConfig:
     dynamic_sampling_groups: int = 0
     """The most groups that a rollout plays beside its own, one for each whose returns were all the same
     (DAPO)."""
+
+    exploration_bonus: ExplorationBonus | None = None
+    """Pays in training, beside the environment's rewards, for observations that are seldom seen:
+    lgym.data.ExplorationBonus. Returns in reports stay the environment's."""
 
     log_episodes_per_rollout: int = 4
     """Episodes of a rollout whose text goes to TensorBoard."""
@@ -138,6 +148,7 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
     def _faults(self) -> Iterator[str]:
         counts = (
             "num_envs",
+            "frame_skip",
             "update_epochs",
             "minibatch_size",
             "sft_batch_size",

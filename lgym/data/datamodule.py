@@ -65,6 +65,9 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         self.memory_prompt().try_out()
         if stage == "fit":
             self.size_rollout()
+            if self.exploration_bonus is not None:
+                limit = getattr(self.trainer, "max_epochs", None)
+                self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
@@ -89,7 +92,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         if stage == "test":
             kwargs = kwargs | (self.test_env_kwargs or {})
         wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
-        return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers)
+        return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers, self.frame_skip)
 
     def size_rollout(self) -> None:
         """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`)."""
@@ -240,7 +243,11 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
                 memory.load_state_dict(state_dict[name])
 
     def _memories(self) -> dict[str, Any]:
-        memories = {"self_imitation": self.self_imitation, "episodic_memory": self.episodic_memory}
+        memories = {
+            "self_imitation": self.self_imitation,
+            "episodic_memory": self.episodic_memory,
+            "exploration_bonus": self.exploration_bonus,
+        }
         return {name: memory for name, memory in memories.items() if memory is not None}
 
     def teardown(self, stage: str) -> None:

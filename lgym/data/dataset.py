@@ -12,6 +12,7 @@ from lgym.batch import EpisodeStatistics
 from lgym.data.data_config import DataConfig
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.rollout.collector import Collector, Progress
+from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
 from lgym.data.sizing import DEFAULT_ENVS
@@ -95,21 +96,27 @@ class RolloutDataset(IterableDataset):
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:
-        """Play `episodes`, by default as many episodes or turns as a rollout has."""
+        """Play `episodes`, by default as many episodes or turns as a rollout has; with bonuses where they are
+        wanted."""
         settings, play = self.settings, self.play
         with self.learner.inference() as policy:
-            return play.collector.play(
+            rollout = play.collector.play(
                 policy,
                 play.rngs["actions"],
                 episodes=episodes or settings.episodes_per_rollout,
                 turns=settings.turns_per_rollout,
                 progress=self.progress,
             )
+        if settings.exploration_bonus is None:
+            return rollout
+        return replace(
+            rollout, bonuses=settings.exploration_bonus.bonuses(rollout, self.rollouts, self.limit)
+        )
 
 
 def returns_and_lengths(_: Collector, rollout: Rollout) -> EpisodeStatistics:
     """The statistics of what was played."""
-    return EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths)
+    return EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths, looping_episodes(rollout))
 
 
 def transcripts(collector: Collector, _: Rollout) -> Sequence[Episode]:

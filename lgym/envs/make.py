@@ -9,6 +9,7 @@ import gymnasium
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, Error, UnregisteredEnv
 
+from lgym.envs.frame_skip import FrameSkip
 from lgym.types import ConfigError
 
 # A wrapper class such as `gymnasium.wrappers.ClipReward` with its settings
@@ -24,6 +25,7 @@ def make_env(
     env_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     wrappers: Sequence[EnvWrapper] = (),
+    frame_skip: int = 1,
 ) -> gymnasium.Env:
     """Make an environment without the passive checker, which slows every step, and with wrappers around it.
 
@@ -33,6 +35,8 @@ def make_env(
         max_episode_steps: the time limit in environment steps; `None` keeps the registered one, and -1
             removes it.
         wrappers: put around the environment, the last outermost.
+        frame_skip: environment steps that an action is repeated for, inside the wrappers and outside the time
+            limit.
 
     Raises:
         ValueError: for an id that is not registered, a package that is not installed, keyword arguments that
@@ -66,6 +70,8 @@ def make_env(
             f"{env_id!r} could not be built with env_kwargs={dict(env_kwargs or {})!r}: {error}. "
             "See the environment's documentation for the arguments that it takes."
         ) from error
+    if frame_skip > 1:
+        env = FrameSkip(env, frame_skip)
     for number, wrapper in enumerate(wrappers, start=1):
         env = _wrap(env, wrapper, f"Wrapper {number} of {len(wrappers)}")
     return env

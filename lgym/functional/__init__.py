@@ -4,6 +4,7 @@
     logprobs          scores -> log-probabilities of candidates
     returns, gae      rewards and values -> returns and advantages
     group_advantages  returns of episodes from one reset seed, or of turns from one state -> advantages
+    exploration       counts of visits -> a bonus per visit
     policy_losses     log-probabilities and advantages -> a loss per entry
     value_losses      values and returns -> a loss per entry
     kl                divergences, their one-sample estimators, entropy
@@ -23,6 +24,7 @@ from lgym.functional.diagnostics import (
     explained_variance,
     variance_within_and_across,
 )
+from lgym.functional.exploration import count_novelty
 from lgym.functional.gae import gae
 from lgym.functional.group_advantages import group_advantages, leave_one_out_advantages, state_advantages
 from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate, kl_k1, kl_k2, kl_k3
@@ -40,6 +42,7 @@ __all__ = [
     "categorical_kl",
     "clip_fraction",
     "clipped_value_loss",
+    "count_novelty",
     "discounted_returns",
     "explained_variance",
     "gae",

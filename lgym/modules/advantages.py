@@ -130,7 +130,7 @@ def whitened(rollout: Rollout, advantages: Tensor) -> Tensor:
     some action or other.
     """
     terminated = distributed.all_reduce_any(rollout.terminated[rollout.mask].any())
-    rewards = distributed.all_gather_cat(rollout.rewards[rollout.mask])
+    rewards = distributed.all_gather_cat(rollout.learned_rewards[rollout.mask])
     if not terminated and bool((rewards == rewards[0]).all()):
         return torch.zeros_like(advantages)
     return distributed.apply_global(whiten, advantages)

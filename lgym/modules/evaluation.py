@@ -15,12 +15,13 @@ MODES = ("greedy", "sampled")
 
 
 class EpisodeMetrics(nn.Module):
-    """Mean return with its 95 % interval, and mean length, of the episodes of one mode."""
+    """Mean return with its 95 % interval, lengths, and the share that goes in circles, of the episodes of one
+    mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.returns, self.squares, self.lengths = (
-            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(3)
+        self.returns, self.squares, self.lengths, self.length_squares, self.looping = (
+            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(5)
         )
         self.count = SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64)
 
@@ -32,20 +33,31 @@ class EpisodeMetrics(nn.Module):
         returns = statistics.returns.cpu().double()
         self.returns.update(returns)
         self.squares.update(returns.square())
-        self.lengths.update(statistics.lengths.cpu().double())
+        lengths = statistics.lengths.cpu().double()
+        self.lengths.update(lengths)
+        self.length_squares.update(lengths.square())
+        self.looping.update(statistics.looping.cpu().double())
         self.count.update(torch.ones_like(returns))
 
     def compute(self) -> dict[str, Tensor]:
         """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² /
-        (n - 1); infinite for one episode) and `length_mean` in turns."""
+        (n - 1); infinite for one episode), `length_mean` and `length_std` in turns, and `looping_rate`, the
+        share of episodes that went in circles until the time limit."""
         mean, n = self.returns.compute(), self.count.compute()
         variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
         interval = 1.96 * (variance / n).sqrt() if n > 1 else torch.tensor(torch.inf, dtype=torch.float64)
-        return {"return_mean": mean, "return_ci95": interval, "length_mean": self.lengths.compute()}
+        length = self.lengths.compute()
+        return {
+            "return_mean": mean,
+            "return_ci95": interval,
+            "length_mean": length,
+            "length_std": (self.length_squares.compute() - length.square()).clamp(min=0.0).sqrt(),
+            "looping_rate": self.looping.compute(),
+        }
 
     def reset(self) -> None:
-        for metric in (self.returns, self.squares, self.lengths, self.count):
-            metric.reset()
+        for metric in self.children():
+            metric.reset()  # type: ignore[operator]
 
 
 class EvaluatedModule(L.LightningModule):

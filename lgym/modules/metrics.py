@@ -26,6 +26,7 @@ PER_EPISODE = {
     "rollout/return_mean",
     "rollout/return_std",
     "rollout/length_mean",
+    "rollout/bonus_mean",
     "rollout/penalty_mean",
     "rollout/frac_reward_zero_std",
 }
@@ -54,6 +55,8 @@ def rollout_metrics(turns: RolloutTurns) -> dict[str, float]:
         metrics["rollout/return_mean"] = float(rollout.episode_returns.mean())
         metrics["rollout/return_std"] = float(rollout.episode_returns.std(correction=0))
         metrics["rollout/length_mean"] = float(rollout.episode_lengths.mean())
+    if rollout.bonuses is not None:
+        metrics["rollout/bonus_mean"] = float(rollout.bonuses[mask].sum()) / len(turns.episode_returns)
     if turns.batch.by_prompt:
         return metrics | return_variances(rollout) | choice_diversity(turns)
     responses = rollout.turn_responses()

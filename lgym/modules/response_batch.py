@@ -25,7 +25,7 @@ class RolloutTurns:
     """The same turns sorted by prompt, without advantages."""
 
     order: Tensor  # [turns] int64: the number in time of each turn of the batch
-    rewards: Tensor  # [E, N], minus the divergence where that is in the rewards
+    rewards: Tensor  # [E, N], with bonuses, and minus the divergence where that is in the rewards
     episode_index: Tensor  # [turns] int64, the episode of each, from 0
     episode_returns: Tensor  # [episodes] undiscounted sums of `rewards`
     reset_seeds: Tensor  # [episodes] int64, the group of each
@@ -78,7 +78,7 @@ def rollout_turns(
         order: [turns] their numbers in time.
         penalties: [turns] as the batch is sorted, subtracted from the rewards; `None` subtracts nothing.
     """
-    rewards, mask = rollout.rewards, rollout.mask
+    rewards, mask = rollout.learned_rewards, rollout.mask
     if penalties is not None:
         rewards = rewards.clone()
         rewards[mask] -= torch.empty_like(penalties).index_copy(0, order, penalties)

@@ -130,7 +130,7 @@ def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) ->
     small.episodes_per_rollout = small.log_episodes_per_rollout = episodes
     small.num_envs = min(data.num_envs or DEFAULT_ENVS, episodes)
     if episodes * length > 2 * budget:
-        small.max_episode_steps = max(2, budget // episodes)
+        small.max_episode_steps = max(2, budget // episodes) * data.frame_skip
     return small
 
 

@@ -113,7 +113,7 @@ class Collector:
                 self._drop(runner, recorder, lost)
                 continue
             next_prompt = -1 if terminated else table.index(runner.prompt)
-            ending = (terminated, truncated, runner.parsed, next_prompt)
+            ending = (terminated, truncated, runner.parsed, next_prompt, runner.first_visit)
             turns.append((i, asked, answer, runner.number, runner.seed, reward, *ending))
             if not runner.live:
                 recorder.finish(runner)

@@ -7,6 +7,7 @@ import numpy as np
 
 from lgym.data.prompts.action_candidates import action_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.rollout.exploration_bonus import text_digest
 from lgym.envs.workers import (
     BrokenEnvironmentError,
     EnvironmentRaisedError,
@@ -54,6 +55,8 @@ class EnvRunner:
         self.episode_penalty = 0.0  # the agent's own part of that
         self.starting = True
         self.live = False
+        self.first_visit = 0  # digest of the observation at hand, if the episode had not been there
+        self._visited: set[int] = set()
         self._unread = 0  # responses in a row without an action
         self._losses = losses
         self.prompts.begin()
@@ -65,6 +68,7 @@ class EnvRunner:
         self.starting = False
         self.live = True
         self.prompt = self.prompts.observe(observation, info)
+        self._visit()
 
     def restart(self, lost: WorkerLostError) -> None:
         """Start the same episode anew in a new process, as `start`.
@@ -114,9 +118,11 @@ class EnvRunner:
             reward, terminated = self._penalty
             self.episode_penalty += reward
         self.prompts.respond(self.responses[-1], float(reward))
+        self.first_visit = 0
         if not terminated:
             waits = self._penalty is not None
             self.prompt = self.prompts.prompt() if waits else self.prompts.observe(observation, info)
+            self._visit()
         self.episode_return += float(reward)
         self.live = not (terminated or truncated)
         return float(reward), bool(terminated), bool(truncated)
@@ -143,6 +149,11 @@ class EnvRunner:
         elif agent.fallback == "random" or self.action is None:
             self.action = self._random_action()
         return None
+
+    def _visit(self) -> None:
+        digest = text_digest(self.prompts.observation_text)
+        self.first_visit = 0 if digest in self._visited else digest
+        self._visited.add(digest)
 
     def _random_action(self) -> Any:
         """An action sampled from the environment's space by the episode's seed and the turn: many

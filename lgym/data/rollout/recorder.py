@@ -26,9 +26,10 @@ TURN = np.dtype(
         ("truncated", bool),
         ("parsed", bool),
         ("next_prompt", np.int64),  # that of the observation that the turn led to; -1 where it terminated
+        ("first_visits", np.int64),  # digest of that observation, if the episode had not been there; else 0
     ]
 )
-IDLE = np.array((-1, 0, 0, 0, 0, 0.0, True, False, True, -1), dtype=TURN)
+IDLE = np.array((-1, 0, 0, 0, 0, 0.0, True, False, True, -1, 0), dtype=TURN)
 """A stream's turn while it has nothing to play."""
 
 
@@ -197,6 +198,7 @@ class Recorder:
             "parsed": grid["parsed"],
             "episode_ids": grid["episode_ids"],
             "reset_seeds": grid["reset_seeds"],
+            "first_visits": grid["first_visits"],
             "next_values": np.where(terminated, np.float32(0.0), table.values[grid["next_prompt"]]),
         }
         fields: dict[str, Any] = {name: torch.from_numpy(column.copy()) for name, column in columns.items()}
