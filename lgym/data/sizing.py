@@ -24,6 +24,9 @@ FEWEST_TURNS, MOST_TURNS = 2048, 32768
 FEWEST_ENVS, DEFAULT_ENVS, MOST_ENVS = 8, 16, 256
 EPISODES_PER_ENV = 2
 
+MOST_STEPS = 512
+"""Turns of one environment in a rollout: each step of all environments together takes a time of its own."""
+
 
 def measured_size(
     settings: DataConfig, make_env: Callable[[], gymnasium.Env], agent: TextAgent, *, whole_episodes: bool
@@ -63,7 +66,7 @@ def measured_size(
 
 def rollout_size(play: RandomPlay, length: float, num_envs: int | None) -> tuple[int, int]:
     """Number of environments and of turns: as many turns as ask the model about a thousand distinct prompts,
-    in so many environments that each plays two episodes.
+    in so many environments that each plays two episodes, or `MOST_STEPS` turns.
 
     Args:
         play: random play in the run's environment.
@@ -75,7 +78,8 @@ def rollout_size(play: RandomPlay, length: float, num_envs: int | None) -> tuple
         turns //= 2
     if num_envs is None:
         wanted = max(1.0, turns / (EPISODES_PER_ENV * length))
-        num_envs = min(MOST_ENVS, max(FEWEST_ENVS, 2 ** round(math.log2(wanted))))
+        fewest = max(FEWEST_ENVS, turns // MOST_STEPS)
+        num_envs = min(MOST_ENVS, max(fewest, 2 ** round(math.log2(wanted))))
     return num_envs, num_envs * max(1, round(turns / num_envs))
 
 

@@ -21,7 +21,7 @@ def play(distinct_share: float) -> RandomPlay:
     [
         (1.0, 500.0, None, (8, 2048)),  # Acrobot: every prompt is new, and episodes are long
         (0.0, 8.0, None, (256, 32768)),  # FrozenLake: few prompts, short episodes
-        (0.0, 500.0, None, (32, 32768)),
+        (0.0, 12_000.0, None, (64, 32768)),  # CliffWalking at random
         (0.1, 20.0, None, (256, 8192)),
         (0.1, 20.0, 24, (24, 8184)),  # what is given stays, and turns are a multiple of it
     ],
