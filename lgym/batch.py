@@ -203,14 +203,3 @@ def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
     """Rows of unequal lengths as one tensor, padded with 0."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-
-
-@dataclass(frozen=True)
-class EpisodeStatistics:
-    """The outcome of evaluation episodes."""
-
-    returns: Tensor  # [B] undiscounted
-    lengths: Tensor  # [B] turns
-
-    def to(self, device: torch.device | str) -> EpisodeStatistics:
-        return EpisodeStatistics(self.returns.to(device), self.lengths.to(device))

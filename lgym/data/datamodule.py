@@ -13,7 +13,7 @@ from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import validation
 from lgym.data.data_config import DataConfig
-from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, returns_and_lengths, transcripts
+from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
 from lgym.data.prompts.action_candidates import candidates_of
@@ -102,7 +102,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             if self.subprocess_envs
             else [make() for _ in range(count)]
         )
-        runners = [EnvRunner(env, self.episode_prompts(stage)) for env in envs]
+        runners = [EnvRunner(env, self.episode_prompts(stage), self.success_return) for env in envs]
         if stage != "fit":  # the same episodes, however many processes share them
             seed = first_reset_seed(self.seed, stage) + first_episode
             return Collector(runners, seed, kept_transcripts, prefetched=self._prefetched)
@@ -196,7 +196,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         *,
         greedy: bool = False,
         kept_transcripts: int = 0,
-        outcome: Any = returns_and_lengths,
+        outcome: Any = statistics,
     ) -> DataLoader:
         dataset = EvaluationDataset(
             self.learner,

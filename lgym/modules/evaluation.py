@@ -8,21 +8,23 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
 from lgym import distributed
-from lgym.batch import EpisodeStatistics
+from lgym.rollout import EpisodeStatistics
 
 MODES = ("greedy", "sampled")
 """The modes of the evaluation loaders, in their order."""
 
 
 class EpisodeMetrics(nn.Module):
-    """Mean return with its 95 % interval, and mean length, of the episodes of one mode."""
+    """Mean return and success rate with 95 % intervals, and mean length, of the episodes of one mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.returns, self.squares, self.lengths = (
-            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(3)
+        self.returns, self.squares, self.lengths, self.successes = (
+            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(4)
         )
-        self.count = SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64)
+        self.count, self.known = (
+            SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(2)
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> "EpisodeMetrics":
         """Stays on the CPU and in float64, wherever and in whatever precision the model is."""
@@ -34,18 +36,37 @@ class EpisodeMetrics(nn.Module):
         self.squares.update(returns.square())
         self.lengths.update(statistics.lengths.cpu().double())
         self.count.update(torch.ones_like(returns))
+        self.successes.update((statistics.successes == 1).double())
+        self.known.update((~statistics.successes.isnan()).double())
 
     def compute(self) -> dict[str, Tensor]:
         """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² /
-        (n - 1); infinite for one episode) and `length_mean` in turns."""
+        (n - 1); infinite for one episode) and `length_mean` in turns. Where somebody said of any episode
+        whether it succeeded: `success_rate`, and `success_ci95` (from there to the farther end of Wilson's
+        interval, which is not empty where all or none succeeded)."""
         mean, n = self.returns.compute(), self.count.compute()
         variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
         interval = 1.96 * (variance / n).sqrt() if n > 1 else torch.tensor(torch.inf, dtype=torch.float64)
-        return {"return_mean": mean, "return_ci95": interval, "length_mean": self.lengths.compute()}
+        result = {"return_mean": mean, "return_ci95": interval, "length_mean": self.lengths.compute()}
+        rate = self.successes.compute()
+        if self.known.compute() == 0:
+            return result
+        return result | {"success_rate": rate, "success_ci95": wilson_margin(rate, n)}
 
     def reset(self) -> None:
-        for metric in (self.returns, self.squares, self.lengths, self.count):
-            metric.reset()
+        for metric in self.children():
+            metric.reset()  # type: ignore[operator]
+
+
+def wilson_margin(rate: Tensor, n: Tensor, z: float = 1.96) -> Tensor:
+    """Distance from a rate of n trials to the farther end of its confidence interval.
+
+    (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). "Probable Inference, the Law of Succession, and
+    Statistical Inference", Wilson 1927.
+    """
+    center = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * (rate * (1 - rate) / n + z**2 / (4 * n**2)).sqrt() / (1 + z**2 / n)
+    return (center - rate).abs() + half
 
 
 class EvaluatedModule(L.LightningModule):
