@@ -243,10 +243,10 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         return self.trainer.lightning_module  # type: ignore[return-value]
 
     def show_progress(self, done: int, total: int) -> None:
-        """Show how many episodes or turns have been played."""
-        bar: Any = self.trainer.progress_bar_callback if self.trainer is not None else None
-        if hasattr(bar, "on_play"):
-            bar.on_play(done, total)
+        """Tell the callbacks with `on_play` how many episodes or turns have been played."""
+        for callback in getattr(self.trainer, "callbacks", ()):
+            if hasattr(callback, "on_play"):
+                callback.on_play(done, total)
 
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""

@@ -22,9 +22,7 @@ class EpisodeMetrics(nn.Module):
         self.returns, self.squares, self.lengths, self.successes = (
             MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(4)
         )
-        self.count, self.known = (
-            SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(2)
-        )
+        self.count, self.known = (SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(2))
 
     def _apply(self, fn: Any, recurse: bool = True) -> "EpisodeMetrics":
         """Stays on the CPU and in float64, wherever and in whatever precision the model is."""
@@ -74,6 +72,7 @@ class EvaluatedModule(L.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
+        self.initial_evaluation: dict[str, float] = {}  # metrics before the first step
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
 
     def validation_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -92,10 +91,17 @@ class EvaluatedModule(L.LightningModule):
         return batch
 
     def _log_evaluation(self, stage: str) -> None:
+        values = {}
         for mode, metrics in self.evaluations.items():
-            for name, value in metrics.compute().items():  # type: ignore[operator]
-                self.log(f"{stage}_{mode}/{name}", value.float(), sync_dist=False)
+            values |= {f"{stage}_{mode}/{name}": v.float() for name, v in metrics.compute().items()}  # type: ignore[operator]
             metrics.reset()  # type: ignore[operator]
+        if self._trainer is None or not self.trainer.sanity_checking:
+            for name, value in values.items():
+                self.log(name, value, sync_dist=False)
+            return
+        self.initial_evaluation = {name: float(value) for name, value in values.items()}
+        for logger in self.trainer.loggers:  # Lightning logs nothing of an evaluation before the first step
+            logger.log_metrics(self.initial_evaluation, step=0)
 
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:

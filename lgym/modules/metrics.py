@@ -151,7 +151,8 @@ def _reduce(name: str, processes: list[dict[str, float]]) -> float:
     if name in LARGEST:
         return max(values)
     weights = [
-        process["rollout/episodes_reported" if name in PER_EPISODE else "rollout/turns"] for process in processes
+        process["rollout/episodes_reported" if name in PER_EPISODE else "rollout/turns"]
+        for process in processes
     ]
     total = sum(value * weight for value, weight in zip(values, weights, strict=True))
     return total / sum(weights) if sum(weights) else values[0]

@@ -13,7 +13,12 @@ NAN = float("nan")
 
 
 def episodes(returns, lengths=None, successes=None) -> EpisodeStatistics:
-    columns = (returns, lengths or [1.0] * len(returns), [0.0] * len(returns), successes or [NAN] * len(returns))
+    columns = (
+        returns,
+        lengths or [1.0] * len(returns),
+        [0.0] * len(returns),
+        successes or [NAN] * len(returns),
+    )
     return EpisodeStatistics(*map(torch.tensor, columns))
 
 
