@@ -14,15 +14,15 @@ from lgym.terminal import say
 from lgym.types import ConfigError
 
 
-class PlayingStopped(Exception):  # noqa: N818 (no error: the run ends in order)
+class PlayingStopped(Exception):
     """The playing of a rollout is not waited for; what has been played of it is dropped."""
 
 
 class TimeLimit(Timer):
     """Ends a run when the session's time is up; a resumed run has that time anew.
 
-    Between rollouts it stops the run; while one is played, it has that dropped. Learning from a rollout goes on
-    to its end. Several processes look at the clock between rollouts alone, since each plays by itself.
+    Between rollouts it stops the run; while one is played, it has that dropped. Learning from a rollout goes
+    on to its end. Several processes look at the clock between rollouts alone, since each plays by itself.
 
     Args:
         duration: DD:HH:MM:SS, or anything else that Lightning's `max_time` takes.

@@ -20,8 +20,8 @@ from lgym.types import ConfigError
 
 
 class RolloutLoop(_FitLoop):
-    """Lightning's loop over epochs, which are rollouts. A rollout that is not played to its end ends it, as the
-    last one does."""
+    """Lightning's loop over epochs, which are rollouts. A rollout that is not played to its end ends it, as
+    the last one does."""
 
     def run(self) -> None:
         try:

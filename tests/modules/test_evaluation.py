@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lgym.rollout import EpisodeStatistics
 from lgym.modules import REINFORCE
 from lgym.modules.evaluation import EpisodeMetrics
+from lgym.rollout import EpisodeStatistics
 
 NAN = float("nan")
 
