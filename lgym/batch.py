@@ -203,15 +203,3 @@ def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
     """Rows of unequal lengths as one tensor, padded with 0."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-
-
-@dataclass(frozen=True)
-class EpisodeStatistics:
-    """The outcome of evaluation episodes."""
-
-    returns: Tensor  # [B] undiscounted
-    lengths: Tensor  # [B] turns
-    looping: Tensor  # [B] bool, 1 where it went in circles until the time limit
-
-    def to(self, device: torch.device | str) -> EpisodeStatistics:
-        return EpisodeStatistics(*(column.to(device) for column in vars(self).values()))

@@ -81,6 +81,20 @@ class Response:
             object.__setattr__(self, name, value)
 
 
+@dataclass(frozen=True, eq=False)
+class EpisodeStatistics:
+    """The outcomes of B episodes, on the CPU."""
+
+    returns: Tensor  # [B] undiscounted
+    lengths: Tensor  # [B] turns
+    penalties: Tensor  # [B] the agent's own penalty in the returns
+    successes: Tensor  # [B] 1 or 0; NaN where nobody said
+    looping: Tensor | None = None  # [B] bool, 1 where it went in circles until the time limit; in evaluations
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+
 @dataclass(frozen=True)
 class Rollout:
     """E environment streams of N turns each, over U distinct prompts.
@@ -89,6 +103,8 @@ class Rollout:
 
     Attributes:
         seconds: wall-clock time of playing it.
+        latest_episodes: the last finished episode of every environment, whichever rollout it ended in; where
+            rollouts are counted in turns.
         total_turns: turns that this process has played in the run, with those of this rollout.
         total_episodes: episodes that it has finished, likewise.
         episodes_dropped: episodes lost with their process; none of their turns is here.
@@ -114,7 +130,9 @@ class Rollout:
     episode_returns: Tensor  # [episodes that ended in this rollout]
     episode_lengths: Tensor  # [episodes that ended in this rollout], turns
     episode_penalties: Tensor  # likewise, the agent's own penalty in their returns
+    episode_successes: Tensor  # likewise, 1 or 0; NaN where nobody said
     seconds: float
+    latest_episodes: EpisodeStatistics | None = None
     total_turns: int = 0
     total_episodes: int = 0
     episodes_dropped: int = 0
@@ -130,6 +148,23 @@ class Rollout:
     def values(self) -> Tensor:
         """[E, N] state values at rollout time."""
         return self.prompt_values[self.prompt_index]
+
+    @property
+    def ended_episodes(self) -> EpisodeStatistics:
+        """The episodes that ended in this rollout."""
+        return EpisodeStatistics(
+            self.episode_returns, self.episode_lengths, self.episode_penalties, self.episode_successes
+        )
+
+    @property
+    def reported_episodes(self) -> EpisodeStatistics:
+        """The episodes that means of returns and lengths describe: comparable from rollout to rollout.
+
+        Where rollouts are counted in episodes, their own. Where they are counted in turns, the last one of
+        every environment: of environments that start together, only the short ones end in the first rollout,
+        and only the long ones in the next.
+        """
+        return self.ended_episodes if self.latest_episodes is None else self.latest_episodes
 
     def turn_responses(self) -> list[Response]:
         """The response of each played turn, stream by stream."""

@@ -194,8 +194,8 @@ class CollapseDetector:
 
 
 def mean_return(metrics: Mapping[str, float]) -> tuple[float, float] | None:
-    """Mean return of a rollout's finished episodes, with its standard error; `None` without any."""
-    episodes = metrics.get("rollout/episodes", 0.0)
+    """Mean return of a rollout, with its standard error; `None` before an episode has ended."""
+    episodes = metrics.get("rollout/episodes_reported", 0.0)
     if not episodes or "rollout/return_mean" not in metrics:
         return None
     return metrics["rollout/return_mean"], metrics.get("rollout/return_std", 0.0) / sqrt(episodes)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import lightning as L
 
+from lgym.callbacks.best_checkpoint import BestCheckpoint
 from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.types import LgymError
 
@@ -27,7 +28,8 @@ class DiskGuard(L.Callback):
         folder = next(path for path in (run, *run.parents) if path.exists())
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         snapshots = sum(callback.snapshots for callback in callbacks if isinstance(callback, CollapseGuard))
-        needed = checkpoint_bytes(pl_module) * (1 + snapshots)
+        best = sum(isinstance(callback, BestCheckpoint) for callback in callbacks)
+        needed = checkpoint_bytes(pl_module) * (1 + snapshots + best)
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise DiskFullError(

@@ -51,9 +51,8 @@ class RolloutProgress(ProgressBar):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._enabled:
             run, metrics = self._open_run(), trainer.callback_metrics
-            run.set_postfix(
-                {k: f"{float(metrics[name]):.3f}" for k, name in SHOWN_METRICS if name in metrics}
-            )
+            shown = {k: f"{float(metrics[name]):.3f}" for k, name in SHOWN_METRICS if name in metrics}
+            run.set_postfix({"return": "no episode has ended yet", **shown})
             run.n = trainer.current_epoch + 1
             run.refresh()
 

@@ -7,10 +7,13 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
+from lgym.callbacks.best_checkpoint import BestCheckpoint, last_checkpoint, rollouts_done
 from lgym.callbacks.collapse_guard import CollapseGuard
+from lgym.callbacks.time_limit import TimeLimit
 from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
 from lgym.terminal import say
@@ -34,6 +37,31 @@ class RunSummary(L.Callback):
     _evaluated_after = 0
     _started: float | None = None
 
+    def __init__(self) -> None:
+        self.before: dict[str, float] = {}  # metrics of the evaluation before the first step
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        trainer.num_sanity_val_steps = 0  # Lightning's check would come again where the checkpoint is whole
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._began = time.monotonic()
+        episodes = getattr(trainer.datamodule, "eval_episodes", "all")  # type: ignore[attr-defined]
+        say(
+            f"Evaluating the policy before its first step: {episodes} episodes in each mode, as in every "
+            "evaluation (trainer.num_sanity_val_steps: 0 leaves it out)."
+        )
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.before = dict(getattr(pl_module, "initial_evaluation", {}))
+        returns = [
+            f"{mode} {estimate(self.before, f'val_{mode}/return')}"
+            for mode in MODES
+            if f"val_{mode}/return_mean" in self.before
+        ]
+        say(f"Mean return at the start: {', '.join(returns)} ({time.monotonic() - self._began:.1f} s).")
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
 
@@ -47,8 +75,6 @@ class RunSummary(L.Callback):
                 f"\nTrained {rollouts} rollouts, {trainer.global_step} optimizer steps; this session "
                 f"{minutes:.1f} minutes."
             )
-            if 0 < (last := self._evaluated_after) < rollouts:
-                say(f"Stopped between two evaluations; the last one was after {last} rollouts.")
             callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
             guards = [callback for callback in callbacks if isinstance(callback, CollapseGuard)]
             if any(guard.rolled_back_after >= self._evaluated_after for guard in guards):
@@ -56,34 +82,54 @@ class RunSummary(L.Callback):
                     "The collapse guard went back to other weights after the last evaluation: "
                     "`lgym validate` evaluates them."
                 )
-            say(results_table(trainer, "val"))
+            say(results_table(trainer, "val", self.before))
+        for limit in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(limit, TimeLimit) and limit.is_over:
+                say(f"Ended by trainer.max_time ({limit.duration}), which a run that goes on has anew.")
+                say(_kept(trainer))
         say(_places(trainer))
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         if trainer.state.fn == "fit" and isinstance(exception, KeyboardInterrupt):
-            path = getattr(trainer.checkpoint_callback, "best_model_path", "")
-            say(f"\nInterrupted. {KEPT.format(_short(Path(path))) if path else NOTHING_KEPT}")
+            say(f"\nInterrupted. {_kept(trainer)}")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._evaluated_after = trainer.current_epoch + 1
+        self._evaluated_after = 0 if trainer.sanity_checking else rollouts_done(trainer)
         if trainer.state.fn == "validate":
             say(results_table(trainer, "val"))
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         say(results_table(trainer, "test"))
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"before": self.before}
 
-def results_table(trainer: L.Trainer, stage: str) -> str:
-    """Mean returns of the evaluated policy, and of other policies that the agent knows in its environment."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.before = state_dict["before"]
+
+
+def estimate(metrics: Mapping[str, float], name: str) -> str:
+    """A mean return or a success rate with its 95 % interval."""
+    if name.endswith("success"):
+        return f"{metrics[f'{name}_rate']:.1%} ± {metrics[f'{name}_ci95']:.1%}"
+    return f"{metrics[f'{name}_mean']:+.4f} ± {metrics[f'{name}_ci95']:.4f}"
+
+
+def results_table(trainer: L.Trainer, stage: str, before: Mapping[str, float] | None = None) -> str:
+    """Mean returns of the evaluated policy, `before` its first step too, and of other policies that the agent
+    knows in its environment."""
+    before = before or {}
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     rows = []
     for mode in MODES:
         name = f"{stage}_{mode}"
         if f"{name}/return_mean" in metrics:
-            value = f"{metrics[f'{name}/return_mean']:+.4f} ± {metrics[f'{name}/return_ci95']:.4f}"
+            value = _change(before, metrics, f"{name}/return")
             rows.append((f"this policy, {mode}", value, f"{metrics[f'{name}/length_mean']:.1f} turns"))
+        if f"{name}/success_rate" in metrics:
+            rows.append((f"its success, {mode}", _change(before, metrics, f"{name}/success"), ""))
     for mode in MODES:
         if f"blackjack/value_{mode}" in metrics:
             agreement = f"{metrics['blackjack/agreement']:.1%} optimal actions" if mode == "greedy" else ""
@@ -96,8 +142,8 @@ def results_table(trainer: L.Trainer, stage: str) -> str:
         rows += [(name, f"{value:+.4f}", "") for name, value in agent.reference_returns().items()]
     if not rows:
         return "No evaluation was run: set trainer.limit_val_batches above 0, or run `lgym validate`."
-    width = max(len(name) for name, _, _ in rows)
-    lines = [f"  {name:<{width}}  {value:<18}  {note}".rstrip() for name, value, note in rows]
+    width, column = max(len(name) for name, _, _ in rows), max(18, *(len(value) for _, value, _ in rows))
+    lines = [f"  {name:<{width}}  {value:<{column}}  {note}".rstrip() for name, value, note in rows]
     return "\n".join(["Mean return per episode:", *lines, *greedy_notes(metrics, stage)])
 
 
@@ -115,13 +161,26 @@ def greedy_notes(metrics: Mapping[str, float], stage: str) -> list[str]:
     return notes
 
 
+def _change(before: Mapping[str, float], after: Mapping[str, float], name: str) -> str:
+    known = f"{name}_ci95" in before
+    return f"{estimate(before, name)} → {estimate(after, name)}" if known else estimate(after, name)
+
+
+def _kept(trainer: L.Trainer) -> str:
+    path = last_checkpoint(trainer)
+    return KEPT.format(_short(Path(path))) if path else NOTHING_KEPT
+
+
 def _places(trainer: L.Trainer) -> str:
     folder = Path(trainer.log_dir or trainer.default_root_dir)
-    checkpoint = trainer.checkpoint_callback
-    path = getattr(checkpoint, "last_model_path", "") or getattr(checkpoint, "best_model_path", "")
+    path = last_checkpoint(trainer)
     lines = ["Where things are:"]
     if path:
         lines.append(f"  checkpoint  {_short(Path(path))}")
+    for best in trainer.checkpoint_callbacks:
+        if isinstance(best, BestCheckpoint) and best.score is not None:
+            reached = f"{best.monitor} {best.score:+.4f} after rollout {best.rollouts}"
+            lines.append(f"  best        {_short(Path(best.path))} ({reached}; --ckpt_path best)")
     if (folder / "adapter").is_dir():
         lines.append(f"  adapter     {_short(folder / 'adapter')}")
     lines += [

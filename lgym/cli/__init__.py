@@ -8,19 +8,22 @@ from typing import Any
 
 from jsonargparse import set_parsing_settings
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
 
 from lgym.callbacks import (
     AdapterExport,
+    BestCheckpoint,
     CollapseGuard,
     DiskGuard,
     EpisodeLogger,
     GracefulShutdown,
+    RolloutNotes,
     RolloutProgress,
     RunSummary,
+    TimeLimit,
     TokenTraceLogger,
     TranscriptWriter,
     follow_first_process,
@@ -44,7 +47,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "enable_model_summary": False,
     "log_every_n_steps": 1,
     "max_epochs": 100,
-    "num_sanity_val_steps": 0,
+    "num_sanity_val_steps": -1,
 }
 
 READ_ONLY_TRAINER: dict[str, Any] = {
@@ -176,22 +179,28 @@ class LgymCLI(LightningCLI):
             GracefulShutdown(),
             CollapseGuard(act=False),
             FinalEvaluation(),
+            RolloutNotes(),
         ]
+        given = _as_list(config.get("callbacks"))
+        if config.get("max_time") is not None and not any(isinstance(callback, Timer) for callback in given):
+            ours.append(TimeLimit(config["max_time"]))
+            config = {**config, "max_time": None}
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
         if config.get("enable_checkpointing") is not False:
             logger = config.get("logger")
             run = logger.log_dir if isinstance(logger, TensorBoardLogger) else config["default_root_dir"]
-            ours.append(
+            ours += [
+                BestCheckpoint(),  # before the last one, which then knows of it
                 ModelCheckpoint(
                     dirpath=Path(run) / CHECKPOINTS,
                     filename="last",
                     save_on_train_epoch_end=True,
                     enable_version_counter=False,
-                )
-            )
-        given = {type(callback) for callback in _as_list(config.get("callbacks"))}
-        return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in given])
+                ),
+            ]
+        kinds = {type(callback) for callback in given}
+        return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
 
     def after_fit(self) -> None:
         """Ends with status 1 where a guard ended the run."""

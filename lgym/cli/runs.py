@@ -4,17 +4,16 @@
 import re
 from pathlib import Path
 
+from lgym.callbacks.best_checkpoint import BEST, CHECKPOINTS, LAST
 from lgym.types import ConfigError
-
-CHECKPOINTS = "checkpoints"
-LAST = "last.ckpt"
 
 
 def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
     """The checkpoint that `--ckpt_path` names.
 
     Args:
-        ckpt_path: a file, `last` for the newest of the runs under `root`, or `auto` for that if there is one.
+        ckpt_path: a file, `last` for the newest of the runs under `root`, `auto` for that if there is one, or
+            `best` for the newest that had the best evaluation of its run.
         root: `trainer.default_root_dir`.
 
     Returns:
@@ -23,18 +22,19 @@ def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
     Raises:
         ConfigError: if there is no such file.
     """
-    if ckpt_path not in ("last", "auto"):
+    if ckpt_path not in ("last", "auto", "best"):
         if Path(ckpt_path).is_file():
             return Path(ckpt_path)
         raise ConfigError(
             f"--ckpt_path {ckpt_path}: there is no such file. Give a .ckpt file, `last` for the newest under "
-            f"{root}, or `auto` for that if there is one."
+            f"{root}, `auto` for that if there is one, or `best` for that of the best evaluation."
         )
-    files = [*root.glob(f"version_*/{CHECKPOINTS}/{LAST}"), *root.glob(f"{CHECKPOINTS}/{LAST}")]
-    if not files and ckpt_path == "last":
+    name, event = (BEST, "evaluation") if ckpt_path == "best" else (LAST, "rollout")
+    files = [*root.glob(f"version_*/{CHECKPOINTS}/{name}"), *root.glob(f"{CHECKPOINTS}/{name}")]
+    if not files and ckpt_path != "auto":
         raise ConfigError(
-            f"--ckpt_path last: there is no checkpoint under {root} yet (looked for "
-            f"version_*/{CHECKPOINTS}/{LAST}). A run saves its first one after its first rollout. Check "
+            f"--ckpt_path {ckpt_path}: there is no checkpoint under {root} yet (looked for "
+            f"version_*/{CHECKPOINTS}/{name}). A run saves its first one after its first {event}. Check "
             "trainer.default_root_dir, or start without --ckpt_path."
         )
     return max(files, key=lambda file: file.stat().st_mtime, default=None)

@@ -1,10 +1,14 @@
 """Lightning's Trainer with `check` and `play`, and with an evaluation of the policy that a run ends with."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loops.fit_loop import _FitLoop
 
+from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
 from lgym.cli.play import PlayOptions, play_yourself, watch
@@ -15,11 +19,32 @@ from lgym.terminal import say
 from lgym.types import ConfigError
 
 
+class RolloutLoop(_FitLoop):
+    """Lightning's loop over epochs, which are rollouts. A rollout that is not played to its end ends it, as
+    the last one does."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except PlayingStopped:
+            self.on_run_end()
+
+
 class LgymTrainer(Trainer):
     """Trainer of `lgym check` and `lgym play`.
 
     Both run inside `predict`, so that accelerator, precision and checkpoint are treated as there.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        loop, self.fit_loop = (
+            self.fit_loop,
+            RolloutLoop(self, self.fit_loop.min_epochs, self.fit_loop.max_epochs),
+        )
+        self.fit_loop.epoch_loop = loop.epoch_loop  # which knows max_steps
+
+    __init__.__signature__ = inspect.signature(Trainer.__init__)  # type: ignore[attr-defined]
 
     def check(
         self,
@@ -121,8 +146,23 @@ class LgymTrainer(Trainer):
 
 
 class FinalEvaluation(Callback):
-    """Has the policy that a run ends with evaluated, whatever `check_val_every_n_epoch` is."""
+    """Has the policy that a run ends with evaluated, whatever `check_val_every_n_epoch` is and whatever ends
+    the run.
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.current_epoch + 1 == trainer.max_epochs:
-            trainer.check_val_every_n_epoch = 1
+    That is after the last checkpoint: a run that goes on from it does not know of an evaluation out of turn.
+    """
+
+    _evaluated_step = -1
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated_step = trainer.global_step
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._evaluated_step == trainer.global_step:
+            return
+        loop = trainer.fit_loop.epoch_loop
+        trainer.validating = True
+        loop._batches_that_stepped -= 1  # logged at the last minibatch's step, as other evaluations are
+        loop.val_loop.run()
+        loop._batches_that_stepped += 1
+        trainer.training = True

@@ -130,6 +130,10 @@ class EvaluationConfig:
     test_env_kwargs: dict[str, Any] | None = None
     """Keyword arguments in which test differs from validate, such as games that no choice was made by."""
 
+    success_return: float | None = None
+    """Return from which an episode counts as a success, in training and evaluation; null takes the
+    environment's word, `success` or `is_success` in its info."""
+
     eval_episodes: int = 100
     """Episodes that validate and test play in each mode, greedy and sampled; predict as many."""
 

@@ -13,7 +13,7 @@ from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import validation
 from lgym.data.data_config import DataConfig
-from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, returns_and_lengths, transcripts
+from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
 from lgym.data.prompts.action_candidates import candidates_of
@@ -117,7 +117,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             if self.subprocess_envs
             else [make() for _ in range(count)]
         )
-        runners = [EnvRunner(env, self.episode_prompts(stage)) for env in envs]
+        runners = [EnvRunner(env, self.episode_prompts(stage), self.success_return) for env in envs]
         if stage != "fit":  # the same episodes, however many processes share them
             seed = first_reset_seed(self.seed, stage) + first_episode
             return Collector(runners, seed, kept_transcripts, prefetched=self._prefetched)
@@ -211,7 +211,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         *,
         greedy: bool = False,
         kept_transcripts: int = 0,
-        outcome: Any = returns_and_lengths,
+        outcome: Any = statistics,
     ) -> DataLoader:
         dataset = EvaluationDataset(
             self.learner,
@@ -265,10 +265,10 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         return self.trainer.lightning_module  # type: ignore[return-value]
 
     def show_progress(self, done: int, total: int) -> None:
-        """Show how many episodes or turns have been played."""
-        bar: Any = self.trainer.progress_bar_callback if self.trainer is not None else None
-        if hasattr(bar, "on_play"):
-            bar.on_play(done, total)
+        """Tell the callbacks with `on_play` how many episodes or turns have been played."""
+        for callback in getattr(self.trainer, "callbacks", ()):
+            if hasattr(callback, "on_play"):
+                callback.on_play(done, total)
 
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lgym.batch import EpisodeStatistics
 from lgym.data.data_config import DataConfig
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.rollout.collector import Collector, Progress
@@ -16,7 +15,7 @@ from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
 from lgym.data.sizing import DEFAULT_ENVS
-from lgym.rollout import Rollout
+from lgym.rollout import EpisodeStatistics, Rollout
 from lgym.types import Episode, Learner
 
 
@@ -114,9 +113,9 @@ class RolloutDataset(IterableDataset):
         )
 
 
-def returns_and_lengths(_: Collector, rollout: Rollout) -> EpisodeStatistics:
-    """The statistics of what was played."""
-    return EpisodeStatistics(rollout.episode_returns, rollout.episode_lengths, looping_episodes(rollout))
+def statistics(_: Collector, rollout: Rollout) -> EpisodeStatistics:
+    """The outcomes of the episodes that were played."""
+    return replace(rollout.ended_episodes, looping=looping_episodes(rollout))
 
 
 def transcripts(collector: Collector, _: Rollout) -> Sequence[Episode]:
@@ -137,7 +136,7 @@ class EvaluationDataset(IterableDataset):
 
     episodes: int
     progress: Progress
-    outcome: Callable[[Collector, Rollout], Any] = returns_and_lengths
+    outcome: Callable[[Collector, Rollout], Any] = statistics
     """The batch to yield, of what was played."""
 
     def __iter__(self) -> Iterator[InFlight]:

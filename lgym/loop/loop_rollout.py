@@ -75,5 +75,6 @@ def rollout_of(episodes: Sequence[LoopEpisode]) -> Rollout:
         episode_returns=torch.tensor([sum(turn.reward for turn in episode.turns) for episode in episodes]),
         episode_lengths=torch.tensor([float(len(episode.turns)) for episode in episodes]),
         episode_penalties=torch.zeros(len(episodes)),  # not known here: the loop pays
+        episode_successes=torch.full((len(episodes),), torch.nan),  # nor this
         seconds=sum(episode.seconds for episode in episodes),
     )

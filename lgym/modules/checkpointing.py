@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lgym import distributed
 from lgym.types import LgymError
 
-FORMAT = 6
+FORMAT = 7
 """The version of lgym's entries in a checkpoint, the module's and the data module's."""
 
 

@@ -8,22 +8,22 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
 from lgym import distributed
-from lgym.batch import EpisodeStatistics
+from lgym.rollout import EpisodeStatistics
 
 MODES = ("greedy", "sampled")
 """The modes of the evaluation loaders, in their order."""
 
 
 class EpisodeMetrics(nn.Module):
-    """Mean return with its 95 % interval, lengths, and the share that goes in circles, of the episodes of one
-    mode."""
+    """Mean return and success rate with 95 % intervals, lengths, and the share that goes in circles, of the
+    episodes of one mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.returns, self.squares, self.lengths, self.length_squares, self.looping = (
-            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(5)
+        self.returns, self.squares, self.lengths, self.length_squares, self.looping, self.successes = (
+            MeanMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(6)
         )
-        self.count = SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64)
+        self.count, self.known = (SumMetric(dist_sync_fn=_gather).set_dtype(torch.float64) for _ in range(2))
 
     def _apply(self, fn: Any, recurse: bool = True) -> "EpisodeMetrics":
         """Stays on the CPU and in float64, wherever and in whatever precision the model is."""
@@ -36,28 +36,48 @@ class EpisodeMetrics(nn.Module):
         lengths = statistics.lengths.cpu().double()
         self.lengths.update(lengths)
         self.length_squares.update(lengths.square())
-        self.looping.update(statistics.looping.cpu().double())
+        if statistics.looping is not None:
+            self.looping.update(statistics.looping.cpu().double())
         self.count.update(torch.ones_like(returns))
+        self.successes.update((statistics.successes == 1).double())
+        self.known.update((~statistics.successes.isnan()).double())
 
     def compute(self) -> dict[str, Tensor]:
         """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² /
         (n - 1); infinite for one episode), `length_mean` and `length_std` in turns, and `looping_rate`, the
-        share of episodes that went in circles until the time limit."""
+        share of episodes that went in circles until the time limit. Where somebody said of any episode
+        whether it succeeded: `success_rate`, and `success_ci95` (from there to the farther end of Wilson's
+        interval, which is not empty where all or none succeeded)."""
         mean, n = self.returns.compute(), self.count.compute()
         variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
         interval = 1.96 * (variance / n).sqrt() if n > 1 else torch.tensor(torch.inf, dtype=torch.float64)
         length = self.lengths.compute()
-        return {
+        result = {
             "return_mean": mean,
             "return_ci95": interval,
             "length_mean": length,
             "length_std": (self.length_squares.compute() - length.square()).clamp(min=0.0).sqrt(),
             "looping_rate": self.looping.compute(),
         }
+        rate = self.successes.compute()
+        if self.known.compute() == 0:
+            return result
+        return result | {"success_rate": rate, "success_ci95": wilson_margin(rate, n)}
 
     def reset(self) -> None:
         for metric in self.children():
             metric.reset()  # type: ignore[operator]
+
+
+def wilson_margin(rate: Tensor, n: Tensor, z: float = 1.96) -> Tensor:
+    """Distance from a rate of n trials to the farther end of its confidence interval.
+
+    (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). "Probable Inference, the Law of Succession, and
+    Statistical Inference", Wilson 1927.
+    """
+    center = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * (rate * (1 - rate) / n + z**2 / (4 * n**2)).sqrt() / (1 + z**2 / n)
+    return (center - rate).abs() + half
 
 
 class EvaluatedModule(L.LightningModule):
@@ -65,6 +85,7 @@ class EvaluatedModule(L.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
+        self.initial_evaluation: dict[str, float] = {}  # metrics before the first step
         self.evaluations = nn.ModuleDict({mode: EpisodeMetrics() for mode in MODES})
 
     def validation_step(self, batch: EpisodeStatistics, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -83,10 +104,17 @@ class EvaluatedModule(L.LightningModule):
         return batch
 
     def _log_evaluation(self, stage: str) -> None:
+        values = {}
         for mode, metrics in self.evaluations.items():
-            for name, value in metrics.compute().items():  # type: ignore[operator]
-                self.log(f"{stage}_{mode}/{name}", value.float(), sync_dist=False)
+            values |= {f"{stage}_{mode}/{name}": v.float() for name, v in metrics.compute().items()}  # type: ignore[operator]
             metrics.reset()  # type: ignore[operator]
+        if self._trainer is None or not self.trainer.sanity_checking:
+            for name, value in values.items():
+                self.log(name, value, sync_dist=False)
+            return
+        self.initial_evaluation = {name: float(value) for name, value in values.items()}
+        for logger in self.trainer.loggers:  # Lightning logs nothing of an evaluation before the first step
+            logger.log_metrics(self.initial_evaluation, step=0)
 
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:

@@ -15,6 +15,7 @@ COUNTS = {
     "rollout/total_turns",
     "rollout/unique_prompts",
     "rollout/episodes",
+    "rollout/episodes_reported",
     "rollout/total_episodes",
     "rollout/episodes_dropped",
     "rollout/observations_shortened",
@@ -28,6 +29,7 @@ PER_EPISODE = {
     "rollout/length_mean",
     "rollout/bonus_mean",
     "rollout/penalty_mean",
+    "rollout/success_rate",
     "rollout/frac_reward_zero_std",
 }
 """Metrics whose mean over processes counts episodes; that of the others counts turns."""
@@ -36,7 +38,7 @@ LARGEST = {"time/rollout_seconds", "policy/logprob_diff_max"}
 
 
 def rollout_metrics(turns: RolloutTurns) -> dict[str, float]:
-    """Metrics of any rollout; returns and lengths only where an episode ended."""
+    """Metrics of any rollout; returns and lengths only where an episode has ended."""
     rollout = turns.rollout
     mask = rollout.mask
     num_turns = float(mask.sum())
@@ -51,17 +53,21 @@ def rollout_metrics(turns: RolloutTurns) -> dict[str, float]:
         "time/rollout_seconds": rollout.seconds,
         "time/env_steps_per_second": num_turns / max(rollout.seconds, 1e-9),
     }
-    if len(rollout.episode_returns):
-        metrics["rollout/return_mean"] = float(rollout.episode_returns.mean())
-        metrics["rollout/return_std"] = float(rollout.episode_returns.std(correction=0))
-        metrics["rollout/length_mean"] = float(rollout.episode_lengths.mean())
+    episodes = rollout.reported_episodes
+    metrics["rollout/episodes_reported"] = float(len(episodes))
+    if len(episodes):
+        metrics["rollout/return_mean"] = float(episodes.returns.mean())
+        metrics["rollout/return_std"] = float(episodes.returns.std(correction=0))
+        metrics["rollout/length_mean"] = float(episodes.lengths.mean())
+        if not bool(episodes.successes.isnan().all()):  # an episode of which nobody said so was none
+            metrics["rollout/success_rate"] = float((episodes.successes == 1).double().mean())
     if rollout.bonuses is not None:
         metrics["rollout/bonus_mean"] = float(rollout.bonuses[mask].sum()) / len(turns.episode_returns)
     if turns.batch.by_prompt:
         return metrics | return_variances(rollout) | choice_diversity(turns)
     responses = rollout.turn_responses()
-    if len(rollout.episode_returns):
-        metrics["rollout/penalty_mean"] = float(rollout.episode_penalties.mean())
+    if len(episodes):
+        metrics["rollout/penalty_mean"] = float(episodes.penalties.mean())
     metrics["rollout/parse_rate"] = float(rollout.parsed[mask].float().mean())
     metrics["response/clipped_ratio"] = sum(not response.finished for response in responses) / len(responses)
     metrics["response/length_mean"] = sum(len(response.token_ids) for response in responses) / len(responses)
@@ -148,7 +154,8 @@ def _reduce(name: str, processes: list[dict[str, float]]) -> float:
     if name in LARGEST:
         return max(values)
     weights = [
-        process["rollout/episodes" if name in PER_EPISODE else "rollout/turns"] for process in processes
+        process["rollout/episodes_reported" if name in PER_EPISODE else "rollout/turns"]
+        for process in processes
     ]
     total = sum(value * weight for value, weight in zip(values, weights, strict=True))
     return total / sum(weights) if sum(weights) else values[0]

@@ -8,7 +8,7 @@ from lgym.callbacks import CollapseGuard
 from lgym.callbacks.collapse_criteria import CollapseDetector
 
 HEALTHY = {
-    "rollout/episodes": 100.0,
+    "rollout/episodes_reported": 100.0,
     "rollout/return_mean": 0.5,
     "rollout/return_std": 0.5,  # 0.05 the standard error
     "rollout/dominant_action": 0.6,
@@ -95,7 +95,7 @@ def test_a_fall_within_chance_is_none():
     detector.detect(HEALTHY)
     gone = {**HEALTHY, "policy/entropy": 0.0}
     assert detector.detect({**gone, "rollout/return_mean": 0.31}) == []
-    assert detector.detect({**gone, "rollout/return_mean": -9.0, "rollout/episodes": 0.0}) == []
+    assert detector.detect({**gone, "rollout/return_mean": -9.0, "rollout/episodes_reported": 0.0}) == []
     assert len(detector.detect({**gone, "rollout/return_mean": 0.29})) == 1
 
 

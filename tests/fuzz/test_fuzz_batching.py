@@ -97,6 +97,7 @@ def rollouts(draw, generates_text):
         episode_returns=torch.zeros(0),
         episode_lengths=torch.zeros(0),
         episode_penalties=torch.zeros(0),
+        episode_successes=torch.zeros(0),
         seconds=0.0,
     )
 

@@ -131,6 +131,7 @@ def candidate_rollout(module: PolicyLearner, **changes: Any) -> Rollout:
         "episode_returns": torch.tensor([1.0, -1.0, 2.0]),
         "episode_lengths": torch.tensor([2.0, 1.0, 2.0]),
         "episode_penalties": torch.zeros(3),
+        "episode_successes": torch.full((3,), torch.nan),
         "seconds": 0.1,
     }
     return Rollout(**{**columns, **changes})
@@ -172,6 +173,7 @@ def text_rollout(**changes: Any) -> Rollout:
         "episode_returns": torch.tensor([3.0, 1.0, 0.5, 0.5]),
         "episode_lengths": torch.tensor([2.0, 2.0, 1.0, 1.0]),
         "episode_penalties": torch.zeros(4),
+        "episode_successes": torch.full((4,), torch.nan),
         "seconds": 0.1,
     }
     return Rollout(**{**columns, **changes})

@@ -91,6 +91,14 @@ class FaultyEnv(echo.CountingEnv):
         return super().step(action)
 
 
-for name, env in (("Rooms-v0", RoomsEnv), ("Faulty-v0", FaultyEnv)):
+class SayingEnv(echo.EchoEnv):
+    """Echo that says at its last step whether it has succeeded."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"is_success": reward == 1.0}
+
+
+for name, env in (("Rooms-v0", RoomsEnv), ("Faulty-v0", FaultyEnv), ("Saying-v0", SayingEnv)):
     if name not in gymnasium.registry:
         gymnasium.register(name, env)

@@ -125,12 +125,14 @@ def test_metrics_of_several_processes(monkeypatch):
     first = {
         "rollout/turns": 30.0,
         "rollout/episodes": 1.0,
+        "rollout/episodes_reported": 1.0,
         "policy/logprob_diff_max": 0.5,
         "rollout/return_mean": 4.0,
     }
     second = {
         "rollout/turns": 10.0,
         "rollout/episodes": 3.0,
+        "rollout/episodes_reported": 3.0,
         "policy/logprob_diff_max": 0.1,
         "rollout/return_mean": 8.0,
     }
@@ -143,6 +145,7 @@ def test_metrics_of_several_processes(monkeypatch):
         {
             "rollout/turns": 40.0,
             "rollout/episodes": 4.0,
+            "rollout/episodes_reported": 4.0,
             "policy/logprob_diff_max": 0.5,
             "rollout/return_mean": 7.0,  # (1 * 4 + 3 * 8) / 4
             "rollout/parse_rate": 0.8,  # (30 * 1 + 10 * 0.2) / 40

@@ -3,14 +3,14 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lgym.data.rollout.dynamic_sampling import DynamicSampling
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.recorder import EpisodeCounts, PromptTable, Recorder
+from lgym.data.rollout.recorder import EpisodeCounts, Outcome, PromptTable, Recorder
 from lgym.envs.workers import WorkerLostError
 from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Rollout
@@ -53,6 +53,7 @@ class Collector:
     def __post_init__(self) -> None:
         self._episodes_started = 0
         self.counts = EpisodeCounts()
+        self._latest: list[Outcome | None] = [None] * len(self.runners)  # finished in each environment
         self.transcripts: list[Episode] = []
 
     def play(
@@ -75,7 +76,8 @@ class Collector:
             progress: called after every step of the environments.
         """
         has_history = any(runner.prompts.history != 0 for runner in self.runners)
-        recorder = Recorder(PromptTable(policy, keep_kv_cache=has_history), len(self.runners), self.counts)
+        table = PromptTable(policy, keep_kv_cache=has_history)
+        recorder = Recorder(table, len(self.runners), self.counts, self._latest)
         if prompts := self.prefetched():
             policy.prefetch(prompts)
         first = self._episodes_started
@@ -89,6 +91,8 @@ class Collector:
             else:
                 progress(len(recorder.finished), episodes)
         rollout = recorder.rollout()
+        if episodes is not None:  # whole ones: these are the episodes to report
+            rollout = replace(rollout, latest_episodes=None)
         self.transcripts = recorder.transcripts(
             range(first, first + self.kept_transcripts), self.runners[0].prompts.agent.system_prompt
         )
@@ -116,7 +120,7 @@ class Collector:
             ending = (terminated, truncated, runner.parsed, next_prompt, runner.first_visit)
             turns.append((i, asked, answer, runner.number, runner.seed, reward, *ending))
             if not runner.live:
-                recorder.finish(runner)
+                recorder.finish(i, runner)
                 self._last_episode += self._dynamic_sampling.ended(runner.number, runner.episode_return)
                 self._start(runner)
         recorder.add(turns)
@@ -158,6 +162,7 @@ class Collector:
         return {
             "episodes_started": self._episodes_started,
             "counts": asdict(self.counts),
+            "latest": list(self._latest),
             "runners": [runner.state_dict() for runner in self.runners],
         }
 
@@ -177,6 +182,8 @@ class Collector:
             runners = [None] * len(self.runners)
         self._episodes_started = state["episodes_started"]
         self.counts = EpisodeCounts(**state["counts"])
+        if len(state["latest"]) == len(self.runners):
+            self._latest = list(state["latest"])
         for runner, runner_state in zip(self.runners, runners, strict=True):
             runner.load_state_dict(runner_state)
 

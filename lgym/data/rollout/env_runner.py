@@ -1,5 +1,6 @@
 """One environment at play, and the way to bring it back to where it stands."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -22,6 +23,20 @@ LOSSES = 3
 """Processes that one episode may lose in a row before the run ends."""
 
 
+SUCCESS_KEYS = ("success", "is_success")
+"""Where environments say in their info whether an episode has succeeded: Meta-World's key, and that of
+Gymnasium-Robotics and Stable-Baselines3."""
+
+
+def success_of(info: Mapping[str, Any], before: float | None) -> float | None:
+    """The success that a step's info tells, 1 or 0; what was known `before` where it tells none."""
+    for key in SUCCESS_KEYS:
+        value = info.get(key)
+        if isinstance(value, bool | int | float | np.generic | np.ndarray) and np.size(value) == 1:
+            return float(bool(np.all(value)))
+    return before
+
+
 class EnvRunner:
     """Plays one episode after another in one environment. Every episode starts from a reset seed of its own,
     so seed and responses are all that has to be kept to play it again.
@@ -29,11 +44,18 @@ class EnvRunner:
     Args:
         env: the environment, in this process or in one of its own.
         prompts: of its observations.
+        success_return: the return from which an episode is a success; `None` takes the environment's word.
     """
 
-    def __init__(self, env: gymnasium.Env | WorkerEnv, prompts: EpisodePrompts) -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env | WorkerEnv,
+        prompts: EpisodePrompts,
+        success_return: float | None = None,
+    ) -> None:
         self._env = env if isinstance(env, WorkerEnv) else LocalEnv(env)
         self.prompts = prompts
+        self._success_return = success_return
         self.starting = False  # the first observation is not there yet
         self.live = False
         self.prompt: Prompt
@@ -53,6 +75,7 @@ class EnvRunner:
         self.parsed = True  # whether it could be read from the last response
         self.episode_return = 0.0
         self.episode_penalty = 0.0  # the agent's own part of that
+        self._success: float | None = None  # the environment's last word on it
         self.starting = True
         self.live = False
         self.first_visit = 0  # digest of the observation at hand, if the episode had not been there
@@ -114,6 +137,7 @@ class EnvRunner:
         truncated = False
         if self._penalty is None:
             observation, reward, terminated, truncated, info = self._receive()
+            self._success = success_of(info, self._success)
         else:
             reward, terminated = self._penalty
             self.episode_penalty += reward
@@ -126,6 +150,14 @@ class EnvRunner:
         self.episode_return += float(reward)
         self.live = not (terminated or truncated)
         return float(reward), bool(terminated), bool(truncated)
+
+    @property
+    def outcome(self) -> tuple[float, int, float, float | None]:
+        """Return, length, penalty and success of the episode so far."""
+        success = self._success
+        if self._success_return is not None:
+            success = float(self.episode_return >= self._success_return)
+        return self.episode_return, len(self.responses), self.episode_penalty, success
 
     def _read(self, response: Response) -> tuple[float, bool] | None:
         """Set `action` and `parsed`; the reward of a turn that the agent's fallback keeps from the

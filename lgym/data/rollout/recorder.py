@@ -11,7 +11,7 @@ import torch
 
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.memory import RememberedTurn
-from lgym.rollout import Prompt, Response, Rollout
+from lgym.rollout import EpisodeStatistics, Prompt, Response, Rollout
 from lgym.types import Episode, Policy, Turn
 
 TURN = np.dtype(
@@ -48,6 +48,10 @@ class EpisodeCounts:
     finished: int = 0
     dropped: int = 0
     turns: int = 0
+
+
+Outcome = tuple[float, int, float, float | None]
+"""Return, length, penalty and success of an episode; `None` where nobody said whether it succeeded."""
 
 
 class PromptTable:
@@ -122,11 +126,15 @@ class Recorder:
         table: the prompts and responses.
         num_envs: environments that play.
         counts: of the run; those of this rollout are added.
+        latest: the outcome of each environment's last finished episode; those that end here replace them.
     """
 
-    def __init__(self, table: PromptTable, num_envs: int, counts: EpisodeCounts) -> None:
+    def __init__(
+        self, table: PromptTable, num_envs: int, counts: EpisodeCounts, latest: list[Outcome | None]
+    ) -> None:
         self.table = table
-        self.finished: dict[int, tuple[float, int, float]] = {}  # return, length and penalty, by number
+        self.latest = latest
+        self.finished: dict[int, Outcome] = {}  # by the episode's number
         self.remembered: dict[int, list[RememberedTurn]] = {}  # of the same episodes
         self._num_envs = num_envs
         self._counts = counts
@@ -144,13 +152,9 @@ class Recorder:
         self._steps.append(np.array(turns, dtype=TURN))
         self._counts.turns += len(turns)
 
-    def finish(self, runner: EnvRunner) -> None:
-        """Record the end of a runner's episode."""
-        self.finished[runner.number] = (
-            runner.episode_return,
-            len(runner.responses),
-            runner.episode_penalty,
-        )
+    def finish(self, stream: int, runner: EnvRunner) -> None:
+        """Record the end of an episode in the environment of that number."""
+        self.finished[runner.number] = self.latest[stream] = runner.outcome
         self.remembered[runner.number] = runner.prompts.turns
         self._counts.finished += 1
 
@@ -202,17 +206,24 @@ class Recorder:
             "next_values": np.where(terminated, np.float32(0.0), table.values[grid["next_prompt"]]),
         }
         fields: dict[str, Any] = {name: torch.from_numpy(column.copy()) for name, column in columns.items()}
-        ends = torch.tensor(list(self.finished.values()), dtype=torch.float32).reshape(-1, 3)
+        ended = _statistics(list(self.finished.values()))
         return Rollout(
             prompts=tuple(table.prompts),
             prompt_values=torch.from_numpy(table.values),
             responses=tuple(table.responses),
             **fields,
-            episode_returns=ends[:, 0].clone(),
-            episode_lengths=ends[:, 1].clone(),
-            episode_penalties=ends[:, 2].clone(),
+            episode_returns=ended.returns,
+            episode_lengths=ended.lengths,
+            episode_penalties=ended.penalties,
+            episode_successes=ended.successes,
             seconds=time.perf_counter() - self._start,
+            latest_episodes=_statistics([outcome for outcome in self.latest if outcome is not None]),
             total_turns=self._counts.turns,
             total_episodes=self._counts.finished,
             episodes_dropped=self._counts.dropped - self._counts_before.dropped,
         )
+
+
+def _statistics(outcomes: Sequence[Outcome]) -> EpisodeStatistics:
+    table = np.array(outcomes, dtype=np.float32).reshape(-1, 4)  # None becomes NaN
+    return EpisodeStatistics(*(torch.from_numpy(column.copy()) for column in table.T))

@@ -1,0 +1,91 @@
+"""The checkpoint of a run's best evaluation, kept beside its last one."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+
+from lgym import distributed
+from lgym.callbacks.collapse_guard import CollapseGuard
+
+CHECKPOINTS = "checkpoints"
+LAST, BEST = "last.ckpt", "best.ckpt"
+MONITORS = ("val_sampled/return_mean", "val_greedy/return_mean")
+
+
+class BestCheckpoint(Checkpoint):
+    """Keeps the checkpoint whose evaluation had the highest return as `checkpoints/best.ckpt`.
+
+    It is a whole one, so that a run can also go on from it. A checkpoint is written at the end of the
+    evaluated rollout; where an evaluation comes after a run's last rollout, `last.ckpt` is the best.
+
+    Args:
+        monitor: metric of evaluations; by default the mean return sampled, or greedy where that is absent.
+    """
+
+    def __init__(self, monitor: str | None = None) -> None:
+        self.monitors = MONITORS if monitor is None else (monitor,)
+        self.monitor = ""  # the one that was found
+        self.score: float | None = None
+        self.rollouts = 0  # after which it was reached
+        self.path = ""
+        self._candidate: dict[str, Any] | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
+        self.path = str(folder / CHECKPOINTS / BEST)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        for monitor in self.monitors:
+            if monitor in trainer.callback_metrics:
+                score = float(trainer.callback_metrics[monitor])
+                if self.score is None or score > self.score:
+                    rollouts = rollouts_done(trainer)
+                    self._candidate = {"monitor": monitor, "score": score, "rollouts": rollouts}
+                return
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        guards = [callback for callback in callbacks if isinstance(callback, CollapseGuard)]
+        rolled_back = any(guard.rolled_back_after == trainer.current_epoch + 1 for guard in guards)
+        if rolled_back:  # these are not the weights that were evaluated
+            self._candidate = None
+        elif self._accept():
+            trainer.save_checkpoint(self.path)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes the last checkpoint, where the run was evaluated after it: now it may be in mid-rollout."""
+        last = last_checkpoint(trainer)
+        if self._accept() and last and distributed.rank() == 0:
+            checkpoint_io = trainer.strategy.checkpoint_io
+            checkpoint = checkpoint_io.load_checkpoint(last)
+            checkpoint["callbacks"][self.state_key] = self.state_dict()
+            for path in (self.path, last):
+                checkpoint_io.save_checkpoint(checkpoint, path)
+
+    def _accept(self) -> bool:
+        """Make the candidate the best, if there is one."""
+        candidate, self._candidate = self._candidate, None
+        vars(self).update(candidate or {})
+        return candidate is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"monitor": self.monitor, "score": self.score, "rollouts": self.rollouts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        vars(self).update(state_dict)
+
+
+def last_checkpoint(trainer: L.Trainer) -> str:
+    """Path of the checkpoint of the last whole rollout; empty before there is one."""
+    checkpoints = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+    return next((c.last_model_path or c.best_model_path for c in checkpoints), "")
+
+
+def rollouts_done(trainer: L.Trainer) -> int:
+    """Rollouts of the run that have been learned from, also in an evaluation at the end of one."""
+    progress = trainer.fit_loop.epoch_progress.current
+    return progress.started if trainer.is_last_batch else progress.completed

@@ -1,0 +1,25 @@
+"""A rollout's peculiarities, in words."""
+
+import lightning as L
+
+from lgym.modules import PolicyLearner
+from lgym.terminal import say
+
+
+class RolloutNotes(L.Callback):
+    """Says after a rollout that no episode has ended yet, and how many of its steps `target_kl` braked."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not isinstance(pl_module, PolicyLearner):
+            return
+        metrics = pl_module.rollout_metrics
+        if metrics and "rollout/return_mean" not in metrics:
+            turns = metrics["rollout/total_turns"]
+            say(f"\nRollout {trainer.current_epoch + 1}: no episode has ended yet, in {turns:,.0f} turns.")
+        if pl_module.steps_braked:
+            done = "left out the policy's part of" if pl_module.loss_config.old_kl_coef > 0 else "skipped"
+            steps = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            say(
+                f"\nRollout {trainer.current_epoch + 1}: the brake (target_kl) {done} "
+                f"{pl_module.steps_braked} of {steps} steps."
+            )
