@@ -12,7 +12,7 @@ COMMANDS = {
     "takes. Within a minute.",
     "play": "Watch the agent play in the terminal, or play yourself.",
 }
-"""What each subcommand does."""
+"""Descriptions of the subcommands."""
 
 GROUPS = {
     "trainer": "Length, device and folder of the run (settings of Lightning's Trainer)",

@@ -53,12 +53,11 @@ def play_rates(pieces: Sequence[Piece], env_seconds: float, *, generates_text: b
 
 
 def step_seconds(steps: Sequence[Step], size: float) -> float:
-    """Time of a step of that size: on the line through the last two, or in proportion to the last where the
-    one before was a warm-up."""
-    last = steps[-1]
-    if len(steps) < 3 or steps[-2].size == last.size:
+    """Time of a step of that size: on the line through the second and the last; in proportion to the last
+    where these are alike. The first is a warm-up."""
+    before, last = steps[min(1, len(steps) - 1)], steps[-1]
+    if before.size == last.size:
         return last.seconds * size / last.size
-    before = steps[-2]
     slope = max(0.0, (last.seconds - before.seconds) / (last.size - before.size))
     return last.seconds + slope * (size - last.size)
 

@@ -125,8 +125,8 @@ def try_out(
     turn_seconds: float,
     budget: TimeBudget,
 ) -> Trial:
-    """Plays episodes with the training's own collector: first a few, then twice as many as long as there is
-    time. No weight changes, and no setting of `data`.
+    """Plays episodes with the training's own collector: a few that show how fast it is, then as many as there
+    is time for. No weight changes, and no setting of `data`.
 
     Args:
         data: the run's data module.
@@ -136,26 +136,13 @@ def try_out(
         budget: time of the whole check.
     """
     seconds = budget.until(PLAY_UNTIL, at_most=SCORE_SECONDS)
-    small = _shrink(data, module, play, seconds / turn_seconds / 4, budget)
-    training: Any = small.train_dataloader().dataset.play  # type: ignore[attr-defined]
     deadline = time.perf_counter() + seconds
-    count = episodes = small.episodes_per_rollout or 1
-    rollouts: list[Rollout] = []
+    first = _shrink(data, module, play, seconds / turn_seconds / 4, budget)
     pieces: list[Piece] = []
-    known: set[Prompt] = set()
-    with closing(training.collector) as collector, module.inference() as policy, bar("playing") as show:
-        while True:
-            rollouts.append(collector.play(policy, training.rngs["actions"], episodes=count, progress=show))
-            if len(rollouts) == 1:
-                transcripts = list(collector.transcripts)
-            turns, prompts = int(rollouts[-1].mask.sum()), set(rollouts[-1].prompts)
-            pieces.append(Piece(turns, len(prompts - known), rollouts[-1].seconds))
-            known |= prompts
-            most = data.episodes_per_rollout or SCORE_TURNS
-            count = min(2 * count, most // episodes * episodes)
-            over = time.perf_counter() + 2 * pieces[-1].seconds > deadline
-            if over or sum(piece.turns for piece in pieces) >= SCORE_TURNS:
-                break
+    _play_episodes(first, module, pieces, deadline=0.0)
+    turns_left = (deadline - time.perf_counter()) * pieces[0].turns / pieces[0].seconds
+    small = _shrink(data, module, play, max(turns_left / 2, pieces[0].turns / 2), budget)
+    rollouts, transcripts = _play_episodes(small, module, pieces, deadline)
     return Trial(
         rollout=rollouts[-1],
         episodes=transcripts,
@@ -169,6 +156,30 @@ def try_out(
         cut=None if small.max_episode_steps == data.max_episode_steps else small.max_episode_steps,
         play_bytes=peak_bytes(module.device),
     )
+
+
+def _play_episodes(
+    small: RolloutDataModule, module: PolicyLearner, pieces: list[Piece], deadline: float
+) -> tuple[list[Rollout], list[Episode]]:
+    """Plays the episodes of a rollout, then twice as many, and so on, as long as there is time; adds sizes
+    and times to `pieces`. Returns the rollouts, and the first one's episodes as a person reads them."""
+    training: Any = small.train_dataloader().dataset.play  # type: ignore[attr-defined]
+    count = small.episodes_per_rollout or 1
+    rollouts: list[Rollout] = []
+    transcripts: list[Episode] = []
+    known: set[Prompt] = set()
+    with closing(training.collector) as collector, module.inference() as policy, bar("playing") as show:
+        while True:
+            rollout = collector.play(policy, training.rngs["actions"], episodes=count, progress=show)
+            transcripts = transcripts or list(collector.transcripts)
+            rollouts.append(rollout)
+            new_prompts = set(rollout.prompts) - known
+            pieces.append(Piece(int(rollout.mask.sum()), len(new_prompts), rollout.seconds))
+            known |= new_prompts
+            over = time.perf_counter() + 2 * rollout.seconds > deadline
+            if over or sum(int(played.mask.sum()) for played in rollouts) >= SCORE_TURNS:
+                return rollouts, transcripts
+            count *= 2
 
 
 def _shrink(

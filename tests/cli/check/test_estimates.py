@@ -5,41 +5,67 @@ from __future__ import annotations
 import dataclasses
 import types
 
+import pytest
 import torch
 
-from lgym.cli.check.estimates import estimate, kv_cache_bytes
+from lgym.cli.check.estimates import estimate, kv_cache_bytes, play_rates, step_seconds
 from lgym.cli.check.random_play import RandomPlay
-from lgym.cli.check.trial import Trial
+from lgym.cli.check.trial import LearningTrial, Piece, Step, Trial
+
+
+def settings(episodes, turns):
+    return types.SimpleNamespace(
+        episodes_per_rollout=episodes,
+        turns_per_rollout=turns,
+        update_epochs=5,
+        minibatch_size=4,
+        num_envs=8,
+        eval_episodes=10,
+    )
 
 
 def test_an_estimate_is_proportional():
     """A policy that chooses pays for prompts, one that speaks for turns."""
-
-    def data(episodes, turns):
-        return types.SimpleNamespace(
-            episodes_per_rollout=episodes,
-            turns_per_rollout=turns,
-            update_epochs=5,
-            minibatch_size=4,
-            num_envs=8,
-        )
-
     rollout = types.SimpleNamespace(
-        episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0], seconds=1.0
+        episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0]
     )
-    trial = Trial(rollout, [], [], 1.0, None, 3.0, 2, False, 100, 110, 7, 0.0)
+    trial = Trial(rollout, [], [], [], [Piece(4, 2, 1.0)], None, 100)
+    learned = LearningTrial([Step(1, 9.0), Step(2, 3.0)], False, 2, 0.4, 110, 7)
     play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
-    asked = estimate(data(20, None), trial, play, generates_text=False)
+    extra = {"kv_bytes": 0.0, "generates_text": False}
+    asked = estimate(settings(20, None), trial, learned, play, **extra)
     assert asked["turns"] == 40.0  # 20 episodes of 2
     assert asked["distinct_prompts"] == 40.0
-    assert asked["play_seconds"] == 20.0 + 4.0  # half a second a prompt; 0.1 s a turn in the environments
-    assert asked["learn_seconds"] == 5 * 40 * 3.0 / 2
+    # Of 1 s for 2 prompts in 4 turns, the environments take 0.1 s a turn: 0.3 s a prompt
+    assert asked["play_seconds"] == pytest.approx(0.3 * 40 + 0.1 * 40)
+    assert asked["evaluation_seconds"] == pytest.approx(0.3 * 40 + 0.1 * 40)  # 2 modes of 10 episodes of 2
+    assert asked["learn_seconds"] == pytest.approx(5 * 40 * 3.0 / 2 + 0.4 * 10)
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
-    spoken = estimate(data(None, 80), dataclasses.replace(trial, by_response=True), play, generates_text=True)
+    speaking = dataclasses.replace(learned, by_response=True, units=3)  # 3 distinct responses in 4 turns
+    spoken = estimate(settings(None, 80), trial, speaking, play, kv_bytes=300.0, generates_text=True)
     assert spoken["play_seconds"] == 80 / 4
-    assert spoken["learn_seconds"] == 5 * 80 * 3.0 / 2
-    written = dataclasses.replace(trial, kv_bytes=300.0)
-    assert estimate(data(20, None), written, play, generates_text=True)["memory_bytes"] == 100 + 300 + 7
+    assert spoken["learn_seconds"] == pytest.approx(5 * 60 * 3.0 / 2 + 0.4 * 20)
+    assert spoken["memory_bytes"] == 100 + 300 + 7
+
+
+def test_turns_of_known_prompts_cost_little():
+    """2 s a new prompt and 0.1 s a turn, told apart by rollouts with more and fewer new ones; the first,
+    which warms up, does not count. Noise that would make a rate negative falls back to the environment's."""
+    pieces = [Piece(1, 1, 50.0), Piece(10, 4, 9.0), Piece(100, 1, 12.0)]
+    assert play_rates(pieces, 0.01, generates_text=False) == pytest.approx((2.0, 0.1))
+    noisy = [Piece(1, 1, 50.0), Piece(10, 4, 8.1), Piece(20, 1, 0.2)]
+    assert play_rates(noisy, 0.01, generates_text=False) == pytest.approx(((8.3 - 0.3) / 5, 0.01))
+    assert play_rates(pieces, 0.01, generates_text=True) == (0.0, 0.12)
+
+
+def test_a_step_that_did_not_fit_is_extrapolated():
+    """On the line through 1 prompt in 1.5 s and 4 in 3 s, half a second each; behind a warm-up alone, in
+    proportion."""
+    grown = [Step(1, 9.0), Step(1, 1.5), Step(2, 3.5), Step(4, 3.0)]
+    assert step_seconds(grown, 16) == pytest.approx(9.0)
+    assert step_seconds(grown[:2], 16) == pytest.approx(24.0)
+    assert step_seconds(grown[:1], 2) == pytest.approx(18.0)
+    assert step_seconds([Step(1, 9.0), Step(1, 4.0), Step(4, 3.0)], 16) == 3.0  # noise: never less
 
 
 def test_keys_and_values_of_environments_that_play_together():
