@@ -27,7 +27,7 @@ class LgymTrainer(Trainer):
         datamodule: RolloutDataModule,
         ckpt_path: str | None = None,
         random_episodes: int = 1000,
-        seconds: float = 60.0,
+        seconds: float = 50.0,
         json: str | None = None,
     ) -> list[Finding]:
         """Show what the model will see, before any training.
@@ -40,8 +40,8 @@ class LgymTrainer(Trainer):
             datamodule: the run's data.
             ckpt_path: a checkpoint to look at instead of the untrained model: a file, or `last`.
             random_episodes: episodes to play at random; fewer if they take longer than a few seconds.
-            seconds: time that all of it may take: rollouts and minibatches are cut into pieces that fit, and
-                the rest of a rollout is extrapolated.
+            seconds: time that it may take, behind the program's start: rollouts and minibatches are cut into
+                pieces that fit, and the rest of a rollout is extrapolated.
             json: a file to write the same to, as data.
 
         Raises:

@@ -20,10 +20,11 @@ from lgym.cli.check.findings import (
     returns_findings,
     seed_findings,
 )
+from lgym.cli.check.learning_trial import learn_from
 from lgym.cli.check.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.cli.check.size_findings import duration_findings, length_findings
 from lgym.cli.check.time_budget import CheckInterrupted, TimeBudget, interruptible
-from lgym.cli.check.trial import Trial, count_tokens, first_answers, learn_from, try_out
+from lgym.cli.check.trial import Trial, count_tokens, first_answers, try_out
 from lgym.data import RolloutDataModule
 from lgym.envs.workers import BrokenEnvironmentError
 from lgym.modules import PolicyLearner

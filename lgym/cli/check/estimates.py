@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lgym.cli.check.learning_trial import LearningTrial, Step
 from lgym.cli.check.random_play import RandomPlay
-from lgym.cli.check.trial import LearningTrial, Piece, Step, Trial
+from lgym.cli.check.timed_policy import Piece
+from lgym.cli.check.trial import Trial
 from lgym.data import RolloutDataModule
 from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
 from lgym.modules import PolicyLearner
@@ -33,23 +35,30 @@ def kv_cache_bytes(data: RolloutDataModule, module: PolicyLearner, rollout: Roll
     return 2 * per_token * min(num_envs * (prompt_length + module.policy.max_new_tokens), bound)
 
 
-def play_rates(pieces: Sequence[Piece], env_seconds: float, *, generates_text: bool) -> tuple[float, float]:
-    """Seconds of a distinct prompt, and of a turn beside that.
+class PlayRates(NamedTuple):
+    """Seconds of a call of the policy, of a prompt in it, and of a turn beside that."""
 
-    Free text costs time at every turn: the rate of the largest rollout holds. A choice between candidates
-    costs time where a prompt is new, and `env_seconds` or more at every turn; least squares over the
-    rollouts behind the first, which warms up, tells them apart.
-    """
-    if generates_text:
-        return 0.0, pieces[-1].seconds / pieces[-1].turns
-    counts = np.array([(piece.new_prompts, piece.turns) for piece in pieces[1:] or pieces], dtype=float)
-    seconds = np.array([piece.seconds for piece in pieces[1:] or pieces])
-    if len(seconds) > 1:
-        per_prompt, per_turn = np.linalg.lstsq(counts, seconds, rcond=None)[0].tolist()
-        if per_prompt > 0 and per_turn >= env_seconds:
-            return per_prompt, per_turn
-    new, turns = counts.sum(0)
-    return max(0.0, float(seconds.sum() - env_seconds * turns)) / max(1.0, new), env_seconds
+    call: float
+    prompt: float
+    turn: float
+
+    def seconds(self, turns: float, prompts: float, num_envs: int) -> float:
+        """Time of so many turns with so many prompts to compute, a call at a time for all environments."""
+        return self.call * min(prompts, turns / num_envs) + self.prompt * prompts + self.turn * turns
+
+
+def play_rates(pieces: Sequence[Piece]) -> PlayRates:
+    """Rates of playing, by least squares over the calls that had something to compute; the first rollout,
+    which warms up, is left out if there are others."""
+    counted = pieces[1:] or pieces
+    calls = [call for piece in counted for call in piece.calls]
+    beside = sum(piece.seconds for piece in counted) - sum(call.seconds for call in calls)
+    per_turn = max(0.0, beside) / sum(piece.turns for piece in counted)
+    computed = np.array([(1.0, call.prompts, call.seconds) for call in calls if call.prompts])
+    per_call, per_prompt = np.linalg.lstsq(computed[:, :2], computed[:, 2], rcond=None)[0].tolist()
+    if len(computed) < 3 or per_call < 0 or per_prompt < 0:
+        per_call, per_prompt = 0.0, computed[:, 2].sum() / computed[:, 1].sum()
+    return PlayRates(per_call, per_prompt, per_turn)
 
 
 def step_seconds(steps: Sequence[Step], size: float) -> float:
@@ -87,11 +96,12 @@ def estimate(
     played = int(rollout.mask.sum())
     least = float(len(rollout.prompts)) if turns >= played else 1.0
     distinct = min(turns, max(least, play.distinct_after(turns)))
-    env_seconds = play.seconds / len(play.distinct)
-    per_prompt, per_turn = play_rates(trial.pieces, env_seconds, generates_text=generates_text)
-    eval_turns = data.eval_episodes * length
-    eval_seconds = per_turn * 2 * eval_turns + per_prompt * min(
-        2 * eval_turns, play.distinct_after(2 * eval_turns)
+    rates = play_rates(trial.pieces)
+    eval_turns = 2 * data.eval_episodes * length  # greedy and sampled
+    eval_distinct = min(eval_turns, play.distinct_after(eval_turns))
+    play_seconds, eval_seconds = (
+        rates.seconds(count, count if generates_text else prompts, data.num_envs)
+        for count, prompts in ((turns, distinct), (eval_turns, eval_distinct))
     )
     whole = turns / played if learned.by_response else distinct / len(rollout.prompts)
     units = max(1.0, learned.units * whole)
@@ -101,7 +111,7 @@ def estimate(
     return {
         "turns": turns,
         "distinct_prompts": distinct,
-        "play_seconds": per_prompt * distinct + per_turn * turns,
+        "play_seconds": play_seconds,
         "learn_seconds": update + learned.prepare_seconds * turns / played,
         "evaluation_seconds": eval_seconds,
         "memory_bytes": trial.play_bytes

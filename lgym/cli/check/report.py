@@ -6,8 +6,9 @@ from typing import Any
 
 from lgym.agents.base import TextAgent
 from lgym.cli.check.findings import Finding
+from lgym.cli.check.learning_trial import LearningTrial
 from lgym.cli.check.random_play import RandomPlay
-from lgym.cli.check.trial import FirstAnswers, LearningTrial, Trial
+from lgym.cli.check.trial import FirstAnswers, Trial
 from lgym.data import RolloutDataModule
 from lgym.rollout import Prompt, Response
 from lgym.terminal import (
@@ -163,7 +164,8 @@ def show_costs(
     """
     episodes, size = data.episodes_per_rollout, learned.steps[-1].size
     unit = "distinct responses" if learned.by_response else "prompts"
-    turns, prompts, seconds = (sum(column) for column in zip(*trial.pieces, strict=True))
+    calls = [call.prompts for piece in trial.pieces for call in piece.calls]
+    turns, seconds = sum(piece.turns for piece in trial.pieces), sum(piece.seconds for piece in trial.pieces)
     larger = f", also to minibatches of {data.minibatch_size}" if size < data.minibatch_size else ""
     _show(
         f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about",
@@ -175,7 +177,7 @@ def show_costs(
         f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most"
         if whole["memory_bytes"] > learned.moment_bytes
         else None,
-        f"  measured: {turns} turns with {prompts} distinct prompts in {seconds:.1f} s, a minibatch of "
+        f"  measured: {turns} turns with {sum(calls)} prompts to compute in {seconds:.1f} s, a minibatch of "
         f"{size} {unit} in {learned.steps[-1].seconds:.1f} s, {learned.step_bytes / 1e9:.1f} GB; the rest is "
         f"extrapolated{larger}",
     )

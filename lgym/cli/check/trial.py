@@ -1,7 +1,6 @@
-"""Small rollouts and steps of learning, of sizes that the time allows."""
+"""Small rollouts, of sizes that the time allows."""
 
 import copy
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lgym.batch import ResponseBatch
+from lgym.cli.check.learning_trial import peak_bytes
 from lgym.cli.check.random_play import RandomPlay
 from lgym.cli.check.time_budget import TimeBudget, bar
+from lgym.cli.check.timed_policy import Piece, TimedPolicy
 from lgym.data import RolloutDataModule
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.seeds import first_reset_seed, stream
@@ -28,7 +28,7 @@ SEPARATE_TURNS = 64  # of the first rollout, where each costs a forward pass or 
 SCORE_TURNS, SCORE_SECONDS = 4096, 12.0  # rollouts of twice the size follow until one of them is over
 MOST_ENVS, MOST_WORKERS = 128, 8
 MAKING_FRACTION = 0.1  # of the time, for making environments
-PLAY_UNTIL, LEARN_UNTIL = 0.55, 0.9  # of the time
+PLAY_UNTIL = 0.55  # of the time
 
 
 class FirstAnswers(NamedTuple):
@@ -37,21 +37,6 @@ class FirstAnswers(NamedTuple):
     prompt: Prompt
     responses: list[Response]
     value: float
-    seconds: float
-
-
-class Step(NamedTuple):
-    """A minibatch's loss, forward and backward: its distinct prompts, or distinct responses, and seconds."""
-
-    size: int
-    seconds: float
-
-
-class Piece(NamedTuple):
-    """A small rollout: turns, prompts that came up for the first time, and seconds."""
-
-    turns: int
-    new_prompts: int
     seconds: float
 
 
@@ -81,27 +66,6 @@ class Trial:
     def parse_rate(self) -> float:
         """Fraction of the responses that named an action."""
         return fmean(parsed for _, parsed in self.responses)
-
-
-@dataclass(frozen=True)
-class LearningTrial:
-    """Steps of learning from a small rollout.
-
-    Attributes:
-        steps: of growing size, the first a warm-up.
-        by_response: minibatches are counted in distinct responses, else in distinct prompts.
-        units: of these, how many the rollout has to learn from.
-        prepare_seconds: time that estimating the rollout's advantages took.
-        step_bytes: peak memory behind the steps.
-        moment_bytes: memory that an optimizer with two moments of every trained parameter will add.
-    """
-
-    steps: list[Step]
-    by_response: bool
-    units: int
-    prepare_seconds: float
-    step_bytes: int
-    moment_bytes: int
 
 
 def first_answers(data: RolloutDataModule, module: PolicyLearner) -> FirstAnswers:
@@ -167,15 +131,14 @@ def _play_episodes(
     count = small.episodes_per_rollout or 1
     rollouts: list[Rollout] = []
     transcripts: list[Episode] = []
-    known: set[Prompt] = set()
     with closing(training.collector) as collector, module.inference() as policy, bar("playing") as show:
+        timed: Any = TimedPolicy(policy)
         while True:
-            rollout = collector.play(policy, training.rngs["actions"], episodes=count, progress=show)
+            rollout = collector.play(timed, training.rngs["actions"], episodes=count, progress=show)
             transcripts = transcripts or list(collector.transcripts)
             rollouts.append(rollout)
-            new_prompts = set(rollout.prompts) - known
-            pieces.append(Piece(int(rollout.mask.sum()), len(new_prompts), rollout.seconds))
-            known |= new_prompts
+            pieces.append(Piece(int(rollout.mask.sum()), timed.calls, rollout.seconds))
+            timed.calls = []
             over = time.perf_counter() + 2 * rollout.seconds > deadline
             if over or sum(int(played.mask.sum()) for played in rollouts) >= SCORE_TURNS:
                 return rollouts, transcripts
@@ -202,68 +165,6 @@ def _shrink(
     if episodes * play.mean_length > 2 * most_turns:
         small.max_episode_steps = max(1, most_turns // episodes)
     return small
-
-
-def learn_from(
-    data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, budget: TimeBudget
-) -> LearningTrial:
-    """Times minibatches of growing size, up to the run's own as long as there is time."""
-    started = time.perf_counter()
-    batch, _ = module.prepare(rollout)
-    prepare_seconds = time.perf_counter() - started
-    units = _count_units(batch)
-    largest = min(data.minibatch_size, units)
-    order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
-    steps: list[Step] = []
-    size = 1
-    while True:
-        minibatch = next(batch.minibatches(size, order)).to(module.device)
-        steps.append(Step(_count_units(minibatch), _time_step(module, minibatch)))
-        growth = min(4, largest / size) if len(steps) > 1 else 1  # the first size twice: it warms up
-        if size == largest and len(steps) > 1:
-            break
-        if len(steps) > 1 and steps[-1].seconds * growth > budget.until(LEARN_UNTIL):
-            break
-        size = max(1, int(size * growth))
-    return LearningTrial(
-        steps=steps,
-        by_response=not batch.by_prompt,
-        units=units,
-        prepare_seconds=prepare_seconds,
-        step_bytes=peak_bytes(module.device),
-        moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
-    )
-
-
-def _count_units(batch: ResponseBatch) -> int:
-    """Distinct prompts that were acted on, or distinct responses: what minibatches are counted in."""
-    return sum(map(len, batch.prompt_chains)) if batch.by_prompt else len(batch.distinct()[0])
-
-
-def _time_step(module: PolicyLearner, minibatch: Any) -> float:
-    module.train()
-    started = time.perf_counter()
-    with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
-        loss, _ = module.loss(minibatch)
-    if loss is not None:
-        loss.backward()
-    if module.device.type == "cuda":
-        torch.cuda.synchronize(module.device)
-    seconds = time.perf_counter() - started
-    module.zero_grad()
-    module.eval()
-    return seconds
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Peak memory: of the GPU where the model is on one, else of the process; 0 where unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":  # has no `resource`
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:

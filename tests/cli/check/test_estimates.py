@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from lgym.cli.check.estimates import estimate, kv_cache_bytes, play_rates, step_seconds
+from lgym.cli.check.learning_trial import LearningTrial, Step
 from lgym.cli.check.random_play import RandomPlay
-from lgym.cli.check.trial import LearningTrial, Piece, Step, Trial
+from lgym.cli.check.timed_policy import Call, Piece
+from lgym.cli.check.trial import Trial
 
 
 def settings(episodes, turns):
@@ -29,33 +31,37 @@ def test_an_estimate_is_proportional():
     rollout = types.SimpleNamespace(
         episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0]
     )
-    trial = Trial(rollout, [], [], [], [Piece(4, 2, 1.0)], None, 100)
+    trial = Trial(rollout, [], [], [], [Piece(4, [Call(2, 0.6)], 1.0)], None, 100)
     learned = LearningTrial([Step(1, 9.0), Step(2, 3.0)], False, 2, 0.4, 110, 7)
     play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
     extra = {"kv_bytes": 0.0, "generates_text": False}
     asked = estimate(settings(20, None), trial, learned, play, **extra)
     assert asked["turns"] == 40.0  # 20 episodes of 2
     assert asked["distinct_prompts"] == 40.0
-    # Of 1 s for 2 prompts in 4 turns, the environments take 0.1 s a turn: 0.3 s a prompt
+    # Of 1 s for 2 prompts in 4 turns the policy takes 0.6: 0.3 s a prompt, and 0.1 s a turn beside it
     assert asked["play_seconds"] == pytest.approx(0.3 * 40 + 0.1 * 40)
     assert asked["evaluation_seconds"] == pytest.approx(0.3 * 40 + 0.1 * 40)  # 2 modes of 10 episodes of 2
     assert asked["learn_seconds"] == pytest.approx(5 * 40 * 3.0 / 2 + 0.4 * 10)
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
     speaking = dataclasses.replace(learned, by_response=True, units=3)  # 3 distinct responses in 4 turns
     spoken = estimate(settings(None, 80), trial, speaking, play, kv_bytes=300.0, generates_text=True)
-    assert spoken["play_seconds"] == 80 / 4
+    assert spoken["play_seconds"] == pytest.approx(0.3 * 80 + 0.1 * 80)
     assert spoken["learn_seconds"] == pytest.approx(5 * 60 * 3.0 / 2 + 0.4 * 20)
     assert spoken["memory_bytes"] == 100 + 300 + 7
 
 
-def test_turns_of_known_prompts_cost_little():
-    """2 s a new prompt and 0.1 s a turn, told apart by rollouts with more and fewer new ones; the first,
-    which warms up, does not count. Noise that would make a rate negative falls back to the environment's."""
-    pieces = [Piece(1, 1, 50.0), Piece(10, 4, 9.0), Piece(100, 1, 12.0)]
-    assert play_rates(pieces, 0.01, generates_text=False) == pytest.approx((2.0, 0.1))
-    noisy = [Piece(1, 1, 50.0), Piece(10, 4, 8.1), Piece(20, 1, 0.2)]
-    assert play_rates(noisy, 0.01, generates_text=False) == pytest.approx(((8.3 - 0.3) / 5, 0.01))
-    assert play_rates(pieces, 0.01, generates_text=True) == (0.0, 0.12)
+def test_calls_of_the_policy_and_their_prompts_have_their_costs():
+    """A call takes 2 s and a prompt 0.5, those that had come up before nothing, and beside that a turn 0.01
+    s. The first rollout, which warms up, does not count. So 40 turns of 4 environments with 30 new prompts are
+    10 calls: 20 + 15 + 0.4 s."""
+    warm = Piece(10, [Call(1, 60.0)], 70.0)
+    piece = Piece(100, [Call(10, 7.0), Call(2, 3.0), Call(4, 4.0), Call(0, 0.0)], 15.0)
+    rates = play_rates([warm, piece])
+    assert rates == pytest.approx((2.0, 0.5, 0.01))
+    assert rates.seconds(40.0, 30.0, 4) == pytest.approx(35.4)
+    assert rates.seconds(40.0, 3.0, 4) == pytest.approx(3 * 2 + 3 * 0.5 + 0.4)  # no more calls than prompts
+    noisy = Piece(100, [Call(10, 1.0), Call(2, 3.0), Call(4, 4.0)], 9.0)  # more prompts in less time
+    assert play_rates([noisy]) == pytest.approx((0.0, 0.5, 0.01))
 
 
 def test_a_step_that_did_not_fit_is_extrapolated():
