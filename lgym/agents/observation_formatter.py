@@ -88,11 +88,16 @@ class ObservationFormatter:
         shape = tuple(space.shape or ())
         size = math.prod(shape)
         if len(shape) > 2 or size > MAX_NUMBERS:
+            remedy = (
+                "Put it in a row, data.wrappers: [{class_path: gymnasium.wrappers.FlattenObservation}]."
+                if size <= MAX_NUMBERS and not label
+                else "A language model reads no pictures. Take the numbers behind them where the environment "
+                "offers them (of Atari, data.env_kwargs: {obs_type: ram}), make it smaller with a wrapper "
+                "(data.wrappers), or write an agent that says what matters: format_observation is one method."
+            )
             raise ConfigError(
                 f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one "
-                "or two dimensions are read out. Make it smaller with a wrapper (data.wrappers, such as "
-                "gymnasium.wrappers.ResizeObservation or TransformObservation), or write an agent that says "
-                "what matters."
+                f"or two dimensions are read out. {remedy}"
             )
         decimals = box_decimals(space) if isinstance(space, Box) else [None] * size
         if len(shape) == 2:

@@ -12,9 +12,6 @@ from tokenizers import normalizers
 
 from helpers import letters, tiny
 from helpers.echo import EchoAgent, EchoEnv
-from helpers.runs import lgym
-
-LOOK = {"trainer__enable_progress_bar": None, "trainer__max_epochs": None, "random_episodes": 50}
 
 
 class LuckyEnv(EchoEnv):
@@ -104,25 +101,6 @@ data: {env: Echo-v0, agent: helpers.echo.EchoAgent, num_envs: 8, episodes_per_ro
 """
     )
     return path
-
-
-@pytest.fixture
-def checked(tmp_path, model_folder, capfd):
-    """Runs `check` on Echo with options; its exit status and what it said."""
-
-    def run(model=model_folder, config=None, **options):
-        looked = LOOK if config is None else {"random_episodes": 50}
-        status = 0
-        try:
-            lgym("check", tmp_path / "runs", model, config, **looked | options)
-        except SystemExit as stop:
-            status = stop.code
-        said = capfd.readouterr()
-        assert "Traceback" not in said.err
-        assert not (tmp_path / "runs").exists()
-        return status, said.out + said.err
-
-    return run
 
 
 def test_a_healthy_run_passes_and_shows_what_the_model_sees(checked, tmp_path):

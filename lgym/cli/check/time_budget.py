@@ -50,7 +50,9 @@ def interruptible(budget: TimeBudget) -> Iterator[None]:
         return
 
     def stop(number: int, frame: Any) -> None:
-        raise CheckInterrupted("Ctrl-C" if number == signal.SIGINT else f"after {budget.seconds:g} seconds")
+        raise CheckInterrupted(
+            "by Ctrl-C" if number == signal.SIGINT else f"after {budget.seconds:g} seconds"
+        )
 
     names = [name for name in ("SIGINT", "SIGALRM") if hasattr(signal, name)]
     before = {name: signal.signal(getattr(signal, name), stop) for name in names}
