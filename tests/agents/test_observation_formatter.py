@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Graph,
+    MultiBinary,
+    MultiDiscrete,
+    Sequence,
+    Text,
+    Tuple,
+    flatten,
+    flatten_space,
+)
 
 from lgym.agents.observation_formatter import ObservationFormatter
 
@@ -90,3 +102,15 @@ def test_settings_of_what_is_not_there_are_refused(settings, said):
     """A misspelt name must not be ignored."""
     with pytest.raises(ValueError, match=said):
         ObservationFormatter(CAR, **settings)
+
+
+def test_a_small_box_of_three_dimensions_is_put_in_a_row():
+    """The refusal names Gymnasium's wrapper, and what it makes is read; of a picture nothing is promised."""
+    small, picture = Box(0, 9, (2, 2, 2), dtype=np.int64), Box(0, 255, (64, 64, 3), dtype=np.uint8)
+    with pytest.raises(ValueError, match=r"gymnasium\.wrappers\.FlattenObservation"):
+        ObservationFormatter(small)
+    assert ObservationFormatter(flatten_space(small))(flatten(small, np.ones((2, 2, 2)))).startswith(
+        "0: 1, 1: 1"
+    )
+    with pytest.raises(ValueError, match="reads no pictures.*obs_type: ram"):
+        ObservationFormatter(picture)

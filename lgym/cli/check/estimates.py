@@ -98,23 +98,20 @@ def estimate(
     distinct = min(turns, max(least, play.distinct_after(turns)))
     rates = play_rates(trial.pieces)
     eval_turns = 2 * data.eval_episodes * length  # greedy and sampled
-    eval_distinct = min(eval_turns, play.distinct_after(eval_turns))
     play_seconds, eval_seconds = (
         rates.seconds(count, count if generates_text else prompts, data.num_envs)
-        for count, prompts in ((turns, distinct), (eval_turns, eval_distinct))
+        for count, prompts in ((turns, distinct), (eval_turns, play.distinct_after(eval_turns)))
     )
     whole = turns / played if learned.by_response else distinct / len(rollout.prompts)
     units = max(1.0, learned.units * whole)
     size = min(float(data.minibatch_size), units)
-    update = data.update_epochs * units / size * step_seconds(learned.steps, size)
-    growth = max(1.0, size / learned.steps[-1].size)
+    update_seconds = data.update_epochs * units / size * step_seconds(learned.steps, size)
+    step_bytes = (learned.step_bytes - trial.play_bytes) * max(1.0, size / learned.steps[-1].size)
     return {
         "turns": turns,
         "distinct_prompts": distinct,
         "play_seconds": play_seconds,
-        "learn_seconds": update + learned.prepare_seconds * turns / played,
+        "learn_seconds": update_seconds + learned.prepare_seconds * turns / played,
         "evaluation_seconds": eval_seconds,
-        "memory_bytes": trial.play_bytes
-        + max((learned.step_bytes - trial.play_bytes) * growth, kv_bytes)
-        + learned.moment_bytes,
+        "memory_bytes": trial.play_bytes + max(step_bytes, kv_bytes) + learned.moment_bytes,
     }
