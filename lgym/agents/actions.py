@@ -78,9 +78,10 @@ def action_vocabulary(env: gymnasium.Env, names: Names | None = None) -> ActionV
             "data.wrappers: [{class_path: gymnasium.wrappers.DiscretizeAction, init_args: {bins: 3}}]."
         )
     raise ConfigError(
-        f"{env_name}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete "
-        "space with a wrapper of your own (data.wrappers), or write an agent whose extract_action makes "
-        "them."
+        f"{env_name}'s actions are {space}, which the general agent cannot say. Turn them into a Discrete or "
+        "MultiDiscrete space with a wrapper of your own, five lines that docs/environments.md shows, and "
+        "name it in the YAML, data.wrappers: [{class_path: my_wrappers.FlatActions}]; or write an agent "
+        "whose extract_action makes them."
     )
 
 

@@ -126,12 +126,7 @@ class ObservationFormatter:
         shape = tuple(space.shape or ())
         size = math.prod(shape)
         if len(shape) > 2 or size > MAX_NUMBERS:
-            raise ConfigError(
-                f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one "
-                "or two dimensions are read out. Make it smaller with a wrapper (data.wrappers, such as "
-                "gymnasium.wrappers.ResizeObservation or TransformObservation), leave it out (drop), or "
-                "write an agent that says what matters."
-            )
+            raise _unreadable(label, size, shape)
         if len(shape) == 2:
             text = self._number_text(space, label, 0)
             yield _Part(label, lambda observation: _labeled(label, _format_rows(get(observation), text)))
@@ -252,3 +247,17 @@ def _labeled(label: str, text: str) -> str:
 
 def _part(label: str) -> str:
     return f"The observation's part {label!r}" if label else "The observation"
+
+
+def _unreadable(label: str, size: int, shape: tuple[int, ...]) -> ConfigError:
+    remedy = (
+        "Put it in a row, data.wrappers: [{class_path: gymnasium.wrappers.FlattenObservation}]."
+        if size <= MAX_NUMBERS
+        else "A language model reads no pictures. Take the numbers behind them where the environment offers "
+        "them (of Atari, data.env_kwargs: {obs_type: ram}), make it smaller with a wrapper (data.wrappers), leave "
+        "it out (drop), or write an agent that says what matters: format_observation is one method."
+    )
+    return ConfigError(
+        f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one or two "
+        f"dimensions are read out. {remedy}"
+    )

@@ -1,6 +1,9 @@
 """The command line: `lgym fit | validate | test | predict | check | play --config FILE [--any.option VALUE
 ...]`."""
 
+from lgym.cli.library_noise import silence_libraries  # before libraries are imported
+
+# isort: split
 import os
 import sys
 from pathlib import Path
@@ -29,7 +32,8 @@ from lgym.callbacks import (
     follow_first_process,
 )
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
-from lgym.cli.errors import errors_as_messages, silence_libraries
+from lgym.cli.errors import errors_as_messages
+from lgym.cli.help_texts import DESCRIPTION, describe_commands, describe_options
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
 from lgym.cli.yaml_keys import refuse_duplicate_keys
@@ -93,7 +97,7 @@ class LgymCLI(LightningCLI):
             auto_configure_optimizers=False,
             parser_kwargs={
                 "prog": "lgym",
-                "description": "Online reinforcement learning of language-model agents in Gymnasium.",
+                "description": DESCRIPTION,
                 **raising,
                 **{name: dict(raising) for name in names},
             },
@@ -121,7 +125,12 @@ class LgymCLI(LightningCLI):
         for action in parser._actions:
             if action.dest in READ_ONLY_SWITCHES.get(subcommand, ()):
                 action.nargs, action.const = "?", True  # `--human` as well as `--human true`
+        describe_options(parser, subcommand)
         return parser
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        super()._add_subcommands(parser, **kwargs)
+        describe_commands(parser)
 
     def _parse_ckpt_path(self) -> None:
         """Does nothing: Lightning would let the settings saved in a checkpoint say which classes run."""

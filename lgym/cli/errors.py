@@ -1,9 +1,7 @@
-"""The last message of a run that fails, and the messages of libraries that are not shown."""
+"""The last message of a run that fails."""
 
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,20 +19,6 @@ PEER_LOST = (
     "above, unless it was killed, as it is where memory runs out. The last checkpoint is whole: go on with "
     "--ckpt_path last.\n"
     "({error})"
-)
-
-UNHELPFUL_WARNINGS = (
-    ".*does not have many workers.*",  # batches come ready-made
-    ".*`training_step` returned `None`.*",  # target_kl skips on purpose
-    ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
-    ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
-    ".*modules in eval mode.*",
-    ".*callbacks used to create the checkpoint.*",  # looking at a checkpoint takes none
-    ".*scheduler is using 'interval': 'epoch'.*",  # an epoch is a rollout
-    ".*isinstance\\(treespec, LeafSpec\\).*",
-    ".*Unable to fetch remote file.*",
-    ".*recommended to use `self.log\\(.*sync_dist=True.*",  # every process has the same value already
-    ".*The `srun` command is available.*",
 )
 
 
@@ -88,12 +72,3 @@ def _without_types(message: str) -> str:
     )
     lines = (line.strip().removeprefix("- ") for line in message.splitlines())
     return "\n  ".join(line for line in lines if line and not line.startswith(noise))
-
-
-def silence_libraries() -> None:
-    """Silences advice that does not hold here, and libraries' messages about each other."""
-    for message in UNHELPFUL_WARNINGS:
-        warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
-        logging.getLogger(name).addFilter(lambda record: "💡" not in str(record.msg))  # advertisements

@@ -11,11 +11,11 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
+from lgym.cli.check.time_budget import TimeBudget
 from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.cli.runs import run_folder
 from lgym.data import RolloutDataModule
 from lgym.modules import PolicyLearner
-from lgym.terminal import say
 from lgym.types import ConfigError
 
 
@@ -52,18 +52,21 @@ class LgymTrainer(Trainer):
         datamodule: RolloutDataModule,
         ckpt_path: str | None = None,
         random_episodes: int = 1000,
+        seconds: float = 50.0,
         json: str | None = None,
     ) -> list[Finding]:
         """Show what the model will see, before any training.
 
         Ends with status 1 where something would make training useless. Nothing is written but what `json`
-        names.
+        names. Each part is printed as soon as it is known, and Ctrl-C ends with the findings so far.
 
         Args:
             model: the run's module.
             datamodule: the run's data.
             ckpt_path: a checkpoint to look at instead of the untrained model: a file, or `last`.
             random_episodes: episodes to play at random; fewer if they take longer than a few seconds.
+            seconds: time that it may take, behind the program's start: rollouts and minibatches are cut into
+                pieces that fit, and the rest of a rollout is extrapolated.
             json: a file to write the same to, as data.
 
         Raises:
@@ -72,13 +75,11 @@ class LgymTrainer(Trainer):
         """
         if random_episodes < 1:
             raise ConfigError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
-        checkup = Checkup(datamodule, model)
-        checkup.check_environment(random_episodes)
-        if any(finding.problem for finding in checkup.findings):
-            say("  The model is not looked at until this is mended.")
-        else:
-            self._with_model(checkup.check_model, model, datamodule, ckpt_path)
-        checkup.conclude(json)
+        if seconds <= 0:
+            raise ConfigError(f"--seconds is {seconds:g}; it must be above 0.")
+        datamodule.size_rollout(whole_episodes=model.needs_whole_episodes)
+        checkup = Checkup(datamodule, model, TimeBudget(seconds))
+        checkup.run(random_episodes, lambda work: self._with_model(work, model, datamodule, ckpt_path), json)
         return checkup.findings
 
     def play(

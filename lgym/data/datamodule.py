@@ -25,7 +25,7 @@ from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
-from lgym.data.sizing import SIZE, default_envs, measured_size
+from lgym.data.sizing import DEFAULT_ENVS, SIZE, default_envs, measured_size
 from lgym.envs.make import make_env, portable
 from lgym.envs.workers import worker_envs
 from lgym.rollout import Prompt
@@ -35,6 +35,7 @@ from lgym.types import Episode, Learner
 class RolloutDataModule(DataConfig, L.LightningDataModule):
     """Plays live episodes to fill each batch. One Lightning epoch is one rollout."""
 
+    num_envs: int  # `size_rollout` decides where nothing is given
     agent: TextAgent  # `GeneralAgent` where none is given
 
     def __init__(self, **settings: Any) -> None:
@@ -52,6 +53,8 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
         self._measured = False
+        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
+            self.num_envs = self.num_envs or default_envs(self.turns_per_rollout)
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
@@ -64,7 +67,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         if stage == "fit":
-            self.size_rollout()
+            self.size_rollout(whole_episodes=self.learner.needs_whole_episodes)
             if self.exploration_bonus is not None:
                 limit = getattr(self.trainer, "max_epochs", None)
                 self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
@@ -94,10 +97,11 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
         return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers, self.frame_skip)
 
-    def size_rollout(self) -> None:
-        """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`)."""
+    def size_rollout(self, *, whole_episodes: bool) -> None:
+        """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`); in whole episodes where
+        the algorithm needs them."""
         if self.episodes_per_rollout is None and self.turns_per_rollout is None:
-            whole_episodes = self.self_imitation is not None or self.learner.needs_whole_episodes
+            whole_episodes |= self.self_imitation is not None
             size = measured_size(self, self.make_env, self.agent, whole_episodes=whole_episodes)
             vars(self).update(size)
             self._measured = True
@@ -110,7 +114,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         """The environments of a stage, with their reset seeds, in this process of the run."""
         make = self.env_maker(stage)
         first_episode, episodes = shard_range(self.eval_episodes)
-        num_envs = self.num_envs or default_envs(self.turns_per_rollout)
+        num_envs = self.num_envs or DEFAULT_ENVS
         count = num_envs if stage == "fit" else min(num_envs, episodes)
         envs = (
             worker_envs(make, count, self.env_timeout)

@@ -3,9 +3,10 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -13,10 +14,11 @@ import gymnasium
 import numpy as np
 
 from lgym.agents.base import TextAgent
+from lgym.cli.check.time_budget import bar
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.seeds import stream
+from lgym.envs.workers import BrokenEnvironmentError, EnvironmentRaisedError, answer_of
 
-MAX_SECONDS = 4.0  # of random play
 COMPARED_TURNS = 20
 
 Question = tuple[str, tuple[str, ...]]  # an observation's text, and the candidates at it
@@ -45,6 +47,7 @@ class RandomPlay:
         longest: the longest episode's observations and answers.
         truncated: number of episodes that a time limit ended, and not the game.
         seconds: time that all of it took.
+        making_seconds: time that making the environment took.
     """
 
     returns: list[float] = field(default_factory=list)
@@ -54,6 +57,12 @@ class RandomPlay:
     longest: list[tuple[str, str]] = field(default_factory=list)
     truncated: int = 0
     seconds: float = 0.0
+    making_seconds: float = 0.0
+
+    @property
+    def mean_length(self) -> float:
+        """Mean turns of an episode; of the longest so far, where none has ended."""
+        return float(np.mean(self.lengths or [len(self.longest)]))
 
     def distinct_after(self, turns: float) -> float:
         """Number of distinct prompts after so many turns.
@@ -82,8 +91,12 @@ def random_turns(
     env: gymnasium.Env, agent: TextAgent, seed: int, rng: np.random.Generator, space: gymnasium.Space
 ) -> Iterator[RandomTurn]:
     """Plays an episode at random, turn by turn; actions come from `space` where the agent offers no
-    candidates."""
-    observation, info = env.reset(seed=seed)
+    candidates.
+
+    Raises:
+        BrokenEnvironmentError: for whatever the environment raises.
+    """
+    observation, info = _call(env, "raised at reset", lambda: env.reset(seed=seed))
     terminated = truncated = False
     while not (terminated or truncated):
         question = ask(agent, observation, info)
@@ -93,8 +106,21 @@ def random_turns(
         else:
             action = space.sample()
             answer = str(action)
-        observation, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = _call(
+            env, f"raised for the action {action!r}", partial(env.step, action)
+        )
         yield RandomTurn(question, answer, float(reward), bool(terminated), bool(truncated))
+
+
+def _call(env: gymnasium.Env, what: str, work: Callable[[], Any]) -> Any:
+    try:
+        return answer_of(work)
+    except EnvironmentRaisedError as error:
+        raise BrokenEnvironmentError(
+            f"{env} {what}: {error.said}. Its action space is {env.action_space}. The fault is the "
+            "environment's, or that of a wrapper (data.wrappers) that changes a space and not what passes "
+            "through it."
+        ) from error
 
 
 def ask(agent: TextAgent, observation: Any, info: Any) -> Question:
@@ -110,7 +136,7 @@ def play_at_random(
     episodes: int,
     turns: int,
     seed: int,
-    seconds: float = MAX_SECONDS,
+    seconds: float = math.inf,
 ) -> RandomPlay:
     """Plays at least so many episodes and turns, unless the time is up before.
 
@@ -127,13 +153,16 @@ def play_at_random(
     play = RandomPlay()
     prompts: set[Any] = set()
     started = time.perf_counter()
-    with closing(make_env()) as env:
+    with closing(make_env()) as env, bar("playing at random") as show:
+        play.making_seconds = time.perf_counter() - started
+        started = time.perf_counter()
         env.action_space.seed(int(rng.integers(2**31)))  # not the reset seed of any episode
         while len(play.lengths) < episodes or len(play.distinct) < turns:
             if time.perf_counter() - started > seconds and play.distinct:
                 break
             episode = random_turns(env, agent, seed + len(play.lengths), rng, env.action_space)
             _record(play, episode, prompts, history, deadline=started + seconds)
+            show(len(play.lengths), max(episodes, len(play.lengths)))
     play.seconds = time.perf_counter() - started
     return play
 
@@ -160,9 +189,11 @@ def _record(
     play.longest = max(play.longest, turns, key=len)
 
 
-def seed_fault(make_env: Callable[[], gymnasium.Env], agent: TextAgent, seeds: Sequence[int]) -> str | None:
+def seed_fault(
+    make_env: Callable[[], gymnasium.Env], agent: TextAgent, seeds: Sequence[int], seconds: float = math.inf
+) -> str | None:
     """First difference between two environments that are reset with the same seeds and given the same
-    actions.
+    actions; after so many `seconds` no further seed is tried.
 
     One of them has played before, as an environment in a run has, so that state which it carries over shows
     too.
@@ -171,11 +202,13 @@ def seed_fault(make_env: Callable[[], gymnasium.Env], agent: TextAgent, seeds: S
         The difference in words; `None` if there is none.
     """
     with closing(make_env()) as used, closing(make_env()) as fresh:
-        return next(_differences(used, fresh, agent, seeds), None)
+        deadline = time.perf_counter() + seconds
+        within = (seed for n, seed in enumerate(seeds) if n == 0 or time.perf_counter() < deadline)
+        return next(_differences(used, fresh, agent, within), None)
 
 
 def _differences(
-    used: gymnasium.Env, fresh: gymnasium.Env, agent: TextAgent, seeds: Sequence[int]
+    used: gymnasium.Env, fresh: gymnasium.Env, agent: TextAgent, seeds: Iterable[int]
 ) -> Iterator[str]:
     rng = np.random.default_rng(0)
     for seed in seeds:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Graph,
+    MultiBinary,
+    MultiDiscrete,
+    Sequence,
+    Text,
+    Tuple,
+    flatten,
+    flatten_space,
+)
 
 from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.observation_settings import ObservationSettings
@@ -140,7 +152,7 @@ def test_as_text(space, settings, observation, text):
 def test_what_has_no_words_is_refused_with_the_way_out(space, said):
     """Thousands of pixels as text would fill the prompt and teach nothing."""
     with pytest.raises(ValueError, match="data.wrappers") as caught:
-        ObservationFormatter(space)
+        formatter(space)
     assert said in str(caught.value)
 
 
@@ -204,3 +216,13 @@ def test_numbers_are_those_that_can_be_rounded():
     space = Dict(a=Box(-1, 1, (3,)), b=Discrete(3), c=Box(0, 9, (2,), np.int64))
     text = formatter(space, words={"a 1": True}, drop=["a 2"])
     assert text.numbers({"a": np.array([0.5, 0.25, 0.125]), "b": 2, "c": [1, 2]}) == {"a 0": 0.5}
+
+
+def test_a_small_box_of_three_dimensions_is_put_in_a_row():
+    """The refusal names Gymnasium's wrapper, and what it makes is read; of a picture nothing is promised."""
+    small, picture = Box(0, 9, (2, 2, 2), dtype=np.int64), Box(0, 255, (64, 64, 3), dtype=np.uint8)
+    with pytest.raises(ValueError, match=r"gymnasium\.wrappers\.FlattenObservation"):
+        formatter(small)
+    assert formatter(flatten_space(small))(flatten(small, np.ones((2, 2, 2)))).startswith("0: 1, 1: 1")
+    with pytest.raises(ValueError, match="reads no pictures.*obs_type: ram"):
+        formatter(picture)

@@ -37,13 +37,13 @@ def test_turns_follow_the_distinct_prompts_and_environments_the_episodes(
 def sized(learner=None, **settings) -> RolloutDataModule:
     data = RolloutDataModule(env="Echo-v0", agent=echo.EchoAgent(), **settings)
     attach(data, learner or RecordingLearner())
-    data.size_rollout()
+    data.size_rollout(whole_episodes=data.learner.needs_whole_episodes)
     return data
 
 
 def test_a_setting_that_is_given_wins(capsys):
     data = sized(turns_per_rollout=64)
-    assert (data.num_envs, data.turns_per_rollout, data.episodes_per_rollout) == (None, 64, None)
+    assert (data.num_envs, data.turns_per_rollout, data.episodes_per_rollout) == (16, 64, None)
     assert not capsys.readouterr().out
     assert sized(num_envs=10).num_envs == 10
 

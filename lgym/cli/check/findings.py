@@ -1,13 +1,14 @@
 """Findings of a check: problems that would make training useless, with their remedy, and oddities."""
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.random_play import RandomPlay
 
-MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 MAX_QUESTIONS = 2000  # of random play that are tried as prompts
 
 TurnTexts = tuple[str, str]  # an observation and the answer to it
@@ -71,23 +72,6 @@ def seed_findings(fault: str | None, group_size: int, turns_per_rollout: int | N
         yield Finding(False, f"{lost} Evaluations of one policy will differ. {remedy}")
 
 
-def parse_findings(rate: float, responses: Sequence[str], *, imitates: bool) -> Iterator[Finding]:
-    """Responses in which no action can be found."""
-    if rate < MIN_PARSE_RATE:
-        remedy = (
-            "There is nothing to learn from. Say in the system prompt how to answer, read what the model "
-            "does say with the agent's pattern or extract_action, show it the form by data.demonstrations "
-            "(model.sft.rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy "
-            "or ThinkPolicy."
-        )
-        yield Finding(
-            not imitates,
-            f"{rate:.1%} of {len(responses)} responses named an action; one of them is "
-            f"{responses[0][:120]!r}. "
-            f"{'The turns to imitate have to teach the form first.' if imitates else remedy}",
-        )
-
-
 def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
     """Episodes that all have the same return."""
     if len(returns) > 1 and min(returns) == max(returns):
@@ -100,25 +84,28 @@ def returns_findings(returns: Sequence[float]) -> Iterator[Finding]:
 
 
 def observation_findings(
-    builder: PromptBuilder, play: RandomPlay, *, chooses: bool, limited: bool
+    builder: PromptBuilder, play: RandomPlay, *, chooses: bool, limited: bool, seconds: float = inf
 ) -> Iterator[Finding]:
-    """Observations of random play that do not fit a prompt; `limited` if the user has set a limit.
+    """Observations of random play that do not fit a prompt; `limited` if the user has set a limit. The
+    longest comes first, and after so many `seconds` no further one is tried.
 
     Raises:
         ConfigError: if one is too long without its observation, or candidates tokenize alike.
     """
     longest = max(play.questions, key=lambda question: len(question[0]))
-    tried = dict.fromkeys([*list(play.questions)[:MAX_QUESTIONS], longest])
-    cut = [
-        len(text)
-        for text, candidates in tried
-        if builder.prompt(text, candidates if chooses else ()).shortened
-    ]
+    deadline = time.perf_counter() + seconds
+    cut, tried = [], 0
+    for text, candidates in dict.fromkeys([longest, *list(play.questions)[:MAX_QUESTIONS]]):
+        tried += 1
+        if builder.prompt(text, candidates if chooses else ()).shortened:
+            cut.append(len(text))
+        if time.perf_counter() > deadline:
+            break
     if cut:
         limit = "data.max_observation_tokens" if limited else "what the model's context leaves"
         yield Finding(
             not limited,
-            f"Of {len(tried)} observations {len(cut)} are longer than {limit}, one with {max(cut):,} "
+            f"Of {tried} observations {len(cut)} are longer than {limit}, one with {max(cut):,} "
             "characters: their middle is left out. Let the agent's format_observation say less, shorten the "
             "system prompt, choose a model with a longer context, or set data.max_observation_tokens if it "
             "is meant so.",

@@ -6,7 +6,8 @@ from typing import Any
 
 from lgym.agents.base import TextAgent
 from lgym.cli.check.findings import Finding
-from lgym.cli.check.trial import Trial
+from lgym.cli.check.learning_trial import LearningTrial
+from lgym.cli.check.trial import FirstAnswers, Trial
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay
 from lgym.rollout import Prompt, Response
@@ -20,9 +21,8 @@ from lgym.terminal import (
     say,
     use_color,
 )
-from lgym.types import ParsedAction
+from lgym.types import Episode, ParsedAction
 
-MAX_RESPONSES = 3
 MAX_CANDIDATES = 20
 MAX_TURNS = 12
 
@@ -35,31 +35,38 @@ def _show(heading: str, *lines: str | None) -> None:
             say(line)
 
 
-def show_environment(data: RolloutDataModule, play: RandomPlay, *, seed_honored: bool) -> None:
+def show_environment(data: RolloutDataModule, play: RandomPlay) -> None:
     """Prints the results of random play."""
+    lengths = f", of {min(play.lengths)} to {max(play.lengths)} turns" if play.lengths else ""
     _show(
         f"{data.env} in the words of {type(data.agent).__name__}",
-        f"  seed honored: {'yes, the same episodes twice' if seed_honored else 'no'}",
-        f"  played at random: {len(play.returns)} episodes, {len(play.distinct)} turns in "
+        f"  played at random: {len(play.returns)} episodes{lengths}, {len(play.distinct)} turns in "
         f"{play.seconds:.1f} s, {play.distinct[-1]} distinct prompts",
     )
 
 
-def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any]:
-    """Prints a prompt, the policy's answers to it and an episode; returns the prompt and the answers."""
-    prompt = trial.rollout.turn_prompts()[0]
-    responses = trial.rollout.turn_responses()
+def show_seed(*, honored: bool) -> None:
+    """Prints if the environment honors its reset seed."""
+    say(f"  seed honored: {'yes, the same episodes twice' if honored else 'no'}")
+
+
+def show_policy(answers: FirstAnswers, agent: TextAgent, tokenizer: Any) -> dict[str, Any]:
+    """Prints a prompt and the policy's answers to it, and returns both."""
+    prompt, responses = answers.prompt, answers.responses
     _show(
         f"A prompt, {len(prompt.token_ids)} tokens ({'shades' if use_color() else '│'} between tokens; "
         "nothing of it is the policy's)",
         format_tokens(tokenizer.decode([token]) for token in prompt.token_ids),
     )
     if responses[0].candidate_logprobs:
-        value = float(trial.rollout.values[0, 0])
-        answers = _show_candidates(prompt, responses[0].candidate_logprobs, value, tokenizer)
+        shown = _show_candidates(prompt, responses[0].candidate_logprobs, answers.value, tokenizer)
     else:
-        answers = _show_responses(responses[:MAX_RESPONSES], agent, tokenizer)
-    episode = trial.episodes[0]
+        shown = _show_responses(responses, agent, tokenizer)
+    return {"prompt": tokenizer.decode(list(prompt.token_ids)), **shown}
+
+
+def show_episode(episode: Episode) -> None:
+    """Prints the turns of an episode."""
     hidden = len(episode.turns) - MAX_TURNS
     _show(
         f"An episode (seed {episode.seed})",
@@ -67,7 +74,6 @@ def show_policy(trial: Trial, agent: TextAgent, tokenizer: Any) -> dict[str, Any
         f"  and {hidden} more turns" if hidden > 0 else None,
         f"  return {episode.episode_return:+g}",
     )
-    return {"prompt": tokenizer.decode(list(prompt.token_ids)), **answers}
 
 
 def _show_candidates(
@@ -101,7 +107,7 @@ def _show_responses(responses: Sequence[Response], agent: TextAgent, tokenizer: 
         texts = (tokenizer.decode([token]) for token in response.token_ids)
         say(format_tokens(texts, chosen=response.action_mask))
         say(f"  → {reading}{'' if response.finished else '; cut off at the limit'}")
-    return {"replies": record}
+    return {"responses": record}
 
 
 def _reading(parsed: ParsedAction) -> str:
@@ -126,58 +132,81 @@ def _score(row: Any) -> str:
     return "unknown: none ended in time" if row is None else f"{row:+.4f}"
 
 
-def show_costs(
-    data: RolloutDataModule, trial: Trial, counts: Mapping[str, float], whole: Mapping[str, float]
-) -> None:
-    """Prints the tokens of prompts and answers, the costs of a whole rollout, and the measurements behind
-    them.
+def show_tokens(counts: Mapping[str, float], parse_rate: float | None) -> None:
+    """Prints the tokens of prompts and responses.
 
     Args:
-        data: the run's data module.
-        trial: the measurements.
         counts: of `count_tokens`.
-        whole: of `estimate`.
+        parse_rate: fraction of responses that name an action; `None` for a policy that chooses.
     """
-    rate = trial.parse_rate
-    has_cut = rate is not None or counts["cut_replies"]
+    has_cut = parse_rate is not None or counts["cut_responses"]
     _show(
         "Tokens per turn",
         f"  prompt {counts['prompt_mean']:.1f}, at most {counts['prompt_most']} of the "
         f"{counts['context_length']} that fit; the first {counts['shared']} are the same in all",
-        f"  answer {counts['reply_mean']:.1f}"
-        + (f", {counts['cut_replies']:.0%} cut off at the limit" if has_cut else ""),
+        f"  response {counts['response_mean']:.1f}"
+        + (f", {counts['cut_responses']:.0%} cut off at the limit" if has_cut else ""),
         f"  distinct prompts: {counts['distinct_prompts']} in {counts['turns']} turns",
-        None if rate is None else f"  responses that name an action: {rate:.1%}",
+        None if parse_rate is None else f"  responses that name an action: {parse_rate:.1%}",
     )
-    episodes, played = data.episodes_per_rollout, trial.rollout
+
+
+def show_costs(
+    data: RolloutDataModule, trial: Trial, learned: LearningTrial, whole: Mapping[str, float]
+) -> None:
+    """Prints the costs of a whole rollout, and the measurements behind them.
+
+    Args:
+        data: the run's data module.
+        trial: small rollouts.
+        learned: steps of learning.
+        whole: of `estimate`.
+    """
+    episodes, size = data.episodes_per_rollout, learned.steps[-1].size
+    unit = "distinct responses" if learned.by_response else "prompts"
+    calls = [call.prompts for piece in trial.pieces for call in piece.calls]
+    turns, seconds = sum(piece.turns for piece in trial.pieces), sum(piece.seconds for piece in trial.pieces)
+    larger = f", also to minibatches of {data.minibatch_size}" if size < data.minibatch_size else ""
     _show(
         f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about",
         f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts",
         f"  {_duration(whole['play_seconds'])} to play, {_duration(whole['learn_seconds'])} to learn from in "
         f"{data.update_epochs} passes, without turns to imitate",
+        f"  {_duration(whole['evaluation_seconds'])} for an evaluation of {data.eval_episodes} episodes, "
+        "greedy and sampled",
         f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most"
-        if whole["memory_bytes"] > trial.moment_bytes
+        if whole["memory_bytes"] > learned.moment_bytes
         else None,
-        f"  measured: {int(played.mask.sum())} turns with {len(played.prompts)} distinct prompts in "
-        f"{played.seconds:.1f} s, one minibatch of {trial.step_size} "
-        f"{'turns' if trial.by_response else 'prompts'} in {trial.step_seconds:.1f} s, "
-        f"{trial.step_bytes / 1e9:.1f} GB; the rest is extrapolated, and rather too much: a whole rollout "
-        "shares more",
+        f"  measured: {turns} turns with {sum(calls)} prompts to compute in {seconds:.1f} s, a minibatch of "
+        f"{size} {unit} in {learned.steps[-1].seconds:.1f} s, {learned.step_bytes / 1e9:.1f} GB; the rest is "
+        f"extrapolated{larger}",
     )
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
-    """Prints problems and warnings, and the number of problems."""
+def show_findings(findings: Sequence[Finding], interrupted: str, seconds: float) -> None:
+    """Prints problems and warnings, and the number of problems.
+
+    Args:
+        findings: in the order in which they were found.
+        interrupted: why the check ended before its end; empty if it did not.
+        seconds: its time.
+    """
     say()
     for finding in findings:
         name = paint("problem", "1;31") if finding.problem else paint("warning", "1;33")
         say(f"{name}: {escape_control_chars(finding.text)}")
     problems = sum(finding.problem for finding in findings)
-    say(
-        f"{problems} problem{'s' * (problems > 1)} to mend before training."
-        if problems
-        else "Nothing stands in the way."
-    )
+    if interrupted:
+        say(
+            f"Stopped {interrupted}; what comes behind that was not looked at. --seconds {2 * seconds:g} "
+            "gives it longer."
+        )
+    if problems:
+        say(f"{problems} problem{'s' * (problems > 1)} to mend before training.")
+    else:
+        say(
+            "Nothing stands in the way, as far as this went." if interrupted else "Nothing stands in the way."
+        )
 
 
 def _duration(seconds: float) -> str:

@@ -1,167 +1,170 @@
-"""A small rollout and one step of learning from it, and an estimate of a whole rollout's costs."""
+"""Small rollouts, of sizes that the time allows."""
 
 import copy
-import math
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from lgym.cli.check.learning_trial import peak_bytes
+from lgym.cli.check.time_budget import TimeBudget, bar
+from lgym.cli.check.timed_policy import Piece, TimedPolicy
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay
-from lgym.data.sizing import DEFAULT_ENVS
-from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.data.seeds import first_reset_seed, stream
 from lgym.models.prefix_sharing.packing import common_prefix_length
 from lgym.modules import PolicyLearner
-from lgym.rollout import Rollout
+from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import Episode
 
-SHARED_TURNS = 128  # of a small rollout, where prompts recur and are computed once
-SEPARATE_TURNS = 64  # of a small rollout, where each costs a forward pass or a response of its own
-SCORE_TURNS, SCORE_SECONDS = 1024, 6.0  # small rollouts are played, for the score, until one of them is over
+SHOWN_RESPONSES = 3
+SHARED_TURNS = 128  # of the first rollout, where prompts recur and are computed once
+SEPARATE_TURNS = 64  # of the first rollout, where each costs a forward pass or a response of its own
+SCORE_TURNS, SCORE_SECONDS = 4096, 12.0  # rollouts of twice the size follow until one of them is over
+MOST_ENVS, MOST_WORKERS = 128, 8
+MAKING_FRACTION = 0.1  # of the time, for making environments
+PLAY_UNTIL = 0.55  # of the time
+
+
+class FirstAnswers(NamedTuple):
+    """The policy's answers to the first prompt of training, and the seconds that each took."""
+
+    prompt: Prompt
+    responses: list[Response]
+    value: float
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A small rollout and one step of learning from it.
+    """Small rollouts, and steps of learning from the last of them.
 
     Attributes:
-        rollout: the first of the small rollouts, which is also the one that is learned from.
-        episodes: its episodes.
+        rollout: the last and largest of the small rollouts, which is learned from.
+        episodes: of the first, as a person reads them.
         returns: of all episodes played.
-        parse_rate: fraction of all responses that named an action; `None` for a policy that chooses.
+        responses: all responses, with False where the agent could read no action in them.
+        pieces: the rollouts' sizes and times.
         cut: turns after which episodes were cut here and would not be in training; `None` where none were.
-        step_seconds: duration of the step.
-        step_size: turns in the minibatch if these are counted in responses, else distinct prompts.
-        by_response: minibatches are counted in responses.
-        play_bytes: peak memory before the step.
-        step_bytes: peak memory with it.
-        moment_bytes: memory that an optimizer with two moments of every trained parameter will add.
-        kv_bytes: memory that the keys and values of a whole rollout's environments will add.
+        play_bytes: peak memory behind them.
     """
 
     rollout: Rollout
     episodes: list[Episode]
     returns: list[float]
-    parse_rate: float | None
+    responses: list[tuple[Response, bool]]
+    pieces: list[Piece]
     cut: int | None
-    step_seconds: float
-    step_size: int
-    by_response: bool
     play_bytes: int
-    step_bytes: int
-    moment_bytes: int
-    kv_bytes: float
+
+    @property
+    def parse_rate(self) -> float:
+        """Fraction of the responses that named an action."""
+        return fmean(parsed for _, parsed in self.responses)
 
 
-def try_out(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> Trial:
-    """Plays a few episodes with the training's own collector, and runs one minibatch's loss forward and
-    backward.
+def first_answers(data: RolloutDataModule, module: PolicyLearner) -> FirstAnswers:
+    """Asks the policy at the first observation of training."""
+    env = data.make_env()
+    runner = EnvRunner(env, data.episode_prompts("fit"))
+    rng = np.random.default_rng(stream(data.seed, "fit", "actions"))
+    with closing(runner), module.inference() as policy:
+        runner.reset(first_reset_seed(data.seed, "fit", 0, 1))
+        prompts = [runner.prompt] * (SHOWN_RESPONSES if policy.generates_text else 1)
+        started = time.perf_counter()
+        responses, values = policy.act(prompts, rng, keep_kv_cache=False)
+    seconds = (time.perf_counter() - started) / len(prompts)
+    return FirstAnswers(runner.prompt, responses, float(values[0]), seconds)
 
-    No weight changes, and no setting of `data`.
+
+def try_out(
+    data: RolloutDataModule,
+    module: PolicyLearner,
+    play: RandomPlay,
+    turn_seconds: float,
+    budget: TimeBudget,
+) -> Trial:
+    """Plays episodes with the training's own collector: a few that show how fast it is, then as many as there
+    is time for. No weight changes, and no setting of `data`.
+
+    Args:
+        data: the run's data module.
+        module: the run's module, with its model.
+        play: tells how long episodes are.
+        turn_seconds: time that a turn takes at most.
+        budget: time of the whole check.
     """
-    small = _shrink(data, module, play)
-    training: Any = small.train_dataloader().dataset.play  # type: ignore[attr-defined]
-    deadline = time.perf_counter() + SCORE_SECONDS
-    with closing(training.collector) as collector, module.inference() as policy:
-        play_more = partial(
-            collector.play, policy, training.rngs["actions"], episodes=small.episodes_per_rollout
-        )
-        rollouts = [play_more()]
-        episodes = list(collector.transcripts)
-        while sum(map(_num_turns, rollouts)) < SCORE_TURNS and time.perf_counter() < deadline:
-            rollouts.append(play_more())
-    play_bytes = peak_bytes(module.device)
-    batch, _ = module.prepare(rollouts[0])
-    order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
-    minibatch = next(batch.minibatches(small.minibatch_size, order)).to(module.device)
-    step_seconds = _time_step(module, minibatch)
-    parsed = torch.cat([rollout.parsed[rollout.mask] for rollout in rollouts])
+    seconds = budget.until(PLAY_UNTIL, at_most=SCORE_SECONDS)
+    deadline = time.perf_counter() + seconds
+    first = _shrink(data, module, play, seconds / turn_seconds / 4, budget)
+    pieces: list[Piece] = []
+    _play_episodes(first, module, pieces, deadline=0.0)
+    turns_left = (deadline - time.perf_counter()) * pieces[0].turns / pieces[0].seconds
+    small = _shrink(data, module, play, max(turns_left / 2, pieces[0].turns / 2), budget)
+    rollouts, transcripts = _play_episodes(small, module, pieces, deadline)
     return Trial(
-        rollout=rollouts[0],
-        episodes=episodes,
+        rollout=rollouts[-1],
+        episodes=transcripts,
         returns=torch.cat([rollout.episode_returns for rollout in rollouts]).tolist(),
-        parse_rate=None if module.policy.scores_candidates else float(parsed.double().mean()),
+        responses=[
+            answer
+            for rollout in rollouts
+            for answer in zip(rollout.turn_responses(), rollout.parsed[rollout.mask].tolist(), strict=True)
+        ],
+        pieces=pieces,
         cut=None if small.max_episode_steps == data.max_episode_steps else small.max_episode_steps,
-        step_seconds=step_seconds,
-        step_size=len(minibatch.prompts) if batch.by_prompt else len(minibatch),
-        by_response=not batch.by_prompt,
-        play_bytes=play_bytes,
-        step_bytes=peak_bytes(module.device),
-        moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
-        kv_bytes=kv_cache_bytes(data, module, rollouts[0], data.num_envs or DEFAULT_ENVS)
-        - kv_cache_bytes(data, module, rollouts[0], small.num_envs or DEFAULT_ENVS),
+        play_bytes=peak_bytes(module.device),
     )
 
 
-def kv_cache_bytes(data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, num_envs: int) -> float:
-    """Bytes of the keys and values of so many environments, each with a prompt and its response.
+def _play_episodes(
+    small: RolloutDataModule, module: PolicyLearner, pieces: list[Piece], deadline: float
+) -> tuple[list[Rollout], list[Episode]]:
+    """Plays the episodes of a rollout, then twice as many, and so on, as long as there is time; adds sizes
+    and times to `pieces`. Returns the rollouts, and the first one's episodes as a person reads them."""
+    training: Any = small.train_dataloader().dataset.play  # type: ignore[attr-defined]
+    count = small.episodes_per_rollout or 1
+    rollouts: list[Rollout] = []
+    transcripts: list[Episode] = []
+    with closing(training.collector) as collector, module.inference() as policy, bar("playing") as show:
+        timed: Any = TimedPolicy(policy)
+        while True:
+            rollout = collector.play(timed, training.rngs["actions"], episodes=count, progress=show)
+            transcripts = transcripts or list(collector.transcripts)
+            rollouts.append(rollout)
+            pieces.append(Piece(int(rollout.mask.sum()), timed.calls, rollout.seconds))
+            timed.calls = []
+            over = time.perf_counter() + 2 * rollout.seconds > deadline
+            if over or sum(int(played.mask.sum()) for played in rollouts) >= SCORE_TURNS:
+                return rollouts, transcripts
+            count *= 2
 
-    They are copied when some of their rows go on. None are held where nothing is written, and all where
-    conversations are kept.
-    """
-    kept = data.history != 0
-    if not (module.policy.generates_text or kept):
-        return 0.0
-    causal_lm: Any = module.policy.llm.causal_lm
-    per_token = kv_bytes_per_token(
-        causal_lm.config.get_text_config(), causal_lm.get_input_embeddings().weight.dtype
-    )
-    prompt_length = fmean(len(prompt.token_ids) for prompt in rollout.prompts)
-    bound = math.inf if kept else float(getattr(module.policy, "kv_cache_tokens", math.inf))
-    return 2 * per_token * min(num_envs * (prompt_length + module.policy.max_new_tokens), bound)
 
-
-def _shrink(data: RolloutDataModule, module: PolicyLearner, play: RandomPlay) -> RolloutDataModule:
-    """A copy of `data` with rollouts of a few episodes, which have another limit if they are long."""
-    budget = SEPARATE_TURNS if module.policy.generates_text or data.history != 0 else SHARED_TURNS
-    length = fmean(play.lengths or [len(play.longest)])
-    groups = max(1 if data.group_size > 3 else 4, int(budget / length) // data.group_size)
+def _shrink(
+    data: RolloutDataModule, module: PolicyLearner, play: RandomPlay, turns: float, budget: TimeBudget
+) -> RolloutDataModule:
+    """A copy of `data` with rollouts of a few episodes, of `turns` at most, which have another limit if they
+    are long; and with no more environments than can be made in the time."""
+    usual = SEPARATE_TURNS if module.policy.generates_text or data.history != 0 else SHARED_TURNS
+    most_turns = max(1, int(min(usual, turns)))
+    groups = max(1 if data.group_size > 3 else 4, int(most_turns / play.mean_length) // data.group_size)
     if data.episodes_per_rollout is not None:
         groups = min(groups, data.episodes_per_rollout // data.group_size)
     episodes = groups * data.group_size
+    makeable = MAKING_FRACTION * budget.seconds / max(play.making_seconds, 1e-6)
+    most_envs = max(1, int(min(makeable, MOST_WORKERS if data.subprocess_envs else MOST_ENVS)))
     small = copy.copy(data)
     small.turns_per_rollout = None
     small.episodes_per_rollout = small.log_episodes_per_rollout = episodes
-    small.num_envs = min(data.num_envs or DEFAULT_ENVS, episodes)
-    if episodes * length > 2 * budget:
-        small.max_episode_steps = max(2, budget // episodes) * data.frame_skip
+    small.num_envs = min(data.num_envs, most_envs)
+    if episodes * play.mean_length > 2 * most_turns:
+        small.max_episode_steps = max(1, most_turns // episodes) * data.frame_skip
     return small
-
-
-def _num_turns(rollout: Rollout) -> int:
-    return int(rollout.mask.sum())
-
-
-def _time_step(module: PolicyLearner, minibatch: Any) -> float:
-    module.train()
-    started = time.perf_counter()
-    with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
-        loss, _ = module.loss(minibatch)
-    if loss is not None:
-        loss.backward()
-    if module.device.type == "cuda":
-        torch.cuda.synchronize(module.device)
-    seconds = time.perf_counter() - started
-    module.zero_grad()
-    module.eval()
-    return seconds
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Peak memory: of the GPU where the model is on one, else of the process; 0 where unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":  # has no `resource`
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
@@ -173,42 +176,9 @@ def count_tokens(rollout: Rollout, context_length: int) -> dict[str, float]:
         "prompt_mean": sum(lengths) / len(lengths),
         "prompt_most": max(lengths),
         "shared": common_prefix_length([prompt.token_ids for prompt in acted_on]),
-        "reply_mean": fmean(len(response.token_ids) for response in responses),
+        "response_mean": fmean(len(response.token_ids) for response in responses),
         "distinct_prompts": len(acted_on),
-        "turns": _num_turns(rollout),
+        "turns": int(rollout.mask.sum()),
         "context_length": context_length,
-        "cut_replies": fmean(not response.finished for response in responses),
-    }
-
-
-def estimate(
-    data: RolloutDataModule, trial: Trial, play: RandomPlay, *, generates_text: bool
-) -> dict[str, float]:
-    """Extrapolates a whole rollout's turns, time and memory.
-
-    Time to play grows with turns if the policy generates text, and else with distinct prompts, beside which
-    the environments' own time grows with turns. Time to learn grows with the unit that a minibatch is counted
-    in.
-    """
-    rollout = trial.rollout
-    lengths = rollout.episode_lengths.tolist() if trial.cut is None else play.lengths or [len(play.longest)]
-    turns = float(data.turns_per_rollout or (data.episodes_per_rollout or 0) * fmean(lengths))
-    played = _num_turns(rollout)
-    least = float(len(rollout.prompts)) if turns >= played else 1.0
-    distinct = min(turns, max(least, play.distinct_after(turns)))
-    if generates_text:
-        play_seconds = rollout.seconds / played * turns
-    else:
-        seconds_per_env_turn = play.seconds / len(play.distinct)
-        play_seconds = rollout.seconds / len(rollout.prompts) * distinct + seconds_per_env_turn * turns
-    units = turns if trial.by_response else distinct
-    growth = max(1.0, min(float(data.minibatch_size), units) / trial.step_size)
-    return {
-        "turns": turns,
-        "distinct_prompts": distinct,
-        "play_seconds": play_seconds,
-        "learn_seconds": data.update_epochs * units * trial.step_seconds / trial.step_size,
-        "memory_bytes": trial.play_bytes
-        + max((trial.step_bytes - trial.play_bytes) * growth, trial.kv_bytes)
-        + trial.moment_bytes,
+        "cut_responses": fmean(not response.finished for response in responses),
     }

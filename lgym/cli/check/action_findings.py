@@ -1,0 +1,69 @@
+"""Findings about actions: responses that the agent or the action space refuses, and why."""
+
+from collections.abc import Iterator, Sequence
+
+import gymnasium
+from gymnasium.spaces import Text
+
+from lgym.agents.base import TextAgent
+from lgym.cli.check.findings import Finding
+from lgym.rollout import Response
+
+MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
+LOW_PARSE_RATE = 0.2  # below it most of the time goes into learning the form
+
+Answers = Sequence[tuple[Response, bool]]  # responses, with False where no action could be read
+
+
+def parse_findings(answers: Answers, agent: TextAgent, *, imitates: bool) -> Iterator[Finding]:
+    """Responses in which no action can be found; with one of them, and the agent's reason."""
+    rate = sum(parsed for _, parsed in answers) / len(answers)
+    if rate >= LOW_PARSE_RATE:
+        return
+    refused = next(str(response.action_text) for response, parsed in answers if not parsed)
+    reason = agent.parse(refused).reason or "no reason given"
+    amount = "nothing" if rate < MIN_PARSE_RATE else "little"
+    remedy = (
+        f"There is {amount} to learn from. Say in the system prompt how to answer, read what the model does "
+        "say with the agent's pattern or extract_action, show it the form by data.demonstrations "
+        "(model.sft.rollouts), or let it choose between candidates: lgym.policies.CandidatePolicy or "
+        "ThinkPolicy."
+    )
+    yield Finding(
+        rate < MIN_PARSE_RATE and not imitates,
+        f"{rate:.1%} of {len(answers)} responses named an action. One that does not is {refused[:120]!r}; "
+        f"the agent says: {reason[:300].rstrip('.')}. "
+        f"{'The turns to imitate have to teach the form first.' if imitates else remedy}",
+    )
+
+
+def charset_findings(answers: Answers, space: gymnasium.Space) -> Iterator[Finding]:
+    """Responses that a `Text` space refuses for the characters in them."""
+    if not isinstance(space, Text):
+        return
+    refused = [str(response.action_text).strip() for response, parsed in answers if not parsed]
+    foreign = [set(text) - space.character_set for text in refused]
+    culprits = sorted(set().union(*foreign))
+    count = sum(map(bool, foreign))
+    if count / len(answers) > LOW_PARSE_RATE:
+        blank = "no space, " if " " in culprits else ""
+        yield Finding(
+            True,
+            f"The environment's Text space has {blank}{len(space.character_set)} characters, and {count} of "
+            f"{len(answers)} responses have others, such as {', '.join(map(repr, culprits[:6]))}. Give the "
+            "environment action_space = Text(max_length=..., charset=string.printable), or let the agent's "
+            "extract_action leave them out.",
+        )
+
+
+def space_findings(answers: Answers, agent: TextAgent, space: gymnasium.Space) -> Iterator[Finding]:
+    """Actions that the agent reads in responses and that the environment's action space does not have."""
+    for response, parsed in answers:
+        if parsed and not space.contains(action := agent.parse(str(response.action_text)).action):
+            yield Finding(
+                False,
+                f"{type(agent).__name__} reads {str(response.action_text)[:80]!r} as the action {action!r}, "
+                f"which is not in the environment's action space, {space}. Let extract_action return one "
+                "that is; where a wrapper (data.wrappers) has changed the space, one of the new space.",
+            )
+            return

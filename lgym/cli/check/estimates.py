@@ -1,0 +1,117 @@
+"""Estimates of a whole rollout's turns, time and memory, from a trial."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lgym.cli.check.learning_trial import LearningTrial, Step
+from lgym.cli.check.timed_policy import Piece
+from lgym.cli.check.trial import Trial
+from lgym.data import RolloutDataModule
+from lgym.data.random_play import RandomPlay
+from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
+from lgym.modules import PolicyLearner
+from lgym.rollout import Rollout
+
+
+def kv_cache_bytes(data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, num_envs: int) -> float:
+    """Bytes of the keys and values of so many environments, each with a prompt and its response.
+
+    They are copied when some of their rows go on. None are held where nothing is written, and all where
+    conversations are kept.
+    """
+    kept = data.history != 0
+    if not (module.policy.generates_text or kept):
+        return 0.0
+    causal_lm: Any = module.policy.llm.causal_lm
+    per_token = kv_bytes_per_token(
+        causal_lm.config.get_text_config(), causal_lm.get_input_embeddings().weight.dtype
+    )
+    prompt_length = fmean(len(prompt.token_ids) for prompt in rollout.prompts)
+    bound = math.inf if kept else float(getattr(module.policy, "kv_cache_tokens", math.inf))
+    return 2 * per_token * min(num_envs * (prompt_length + module.policy.max_new_tokens), bound)
+
+
+class PlayRates(NamedTuple):
+    """Seconds of a call of the policy, of a prompt in it, and of a turn beside that."""
+
+    call: float
+    prompt: float
+    turn: float
+
+    def seconds(self, turns: float, prompts: float, num_envs: int) -> float:
+        """Time of so many turns with so many prompts to compute, a call at a time for all environments."""
+        return self.call * min(prompts, turns / num_envs) + self.prompt * prompts + self.turn * turns
+
+
+def play_rates(pieces: Sequence[Piece]) -> PlayRates:
+    """Rates of playing, by least squares over the calls that had something to compute; the first rollout,
+    which warms up, is left out if there are others."""
+    counted = pieces[1:] or pieces
+    calls = [call for piece in counted for call in piece.calls]
+    beside = sum(piece.seconds for piece in counted) - sum(call.seconds for call in calls)
+    per_turn = max(0.0, beside) / sum(piece.turns for piece in counted)
+    computed = np.array([(1.0, call.prompts, call.seconds) for call in calls if call.prompts])
+    per_call, per_prompt = np.linalg.lstsq(computed[:, :2], computed[:, 2], rcond=None)[0].tolist()
+    if len(computed) < 3 or per_call < 0 or per_prompt < 0:
+        per_call, per_prompt = 0.0, computed[:, 2].sum() / computed[:, 1].sum()
+    return PlayRates(per_call, per_prompt, per_turn)
+
+
+def step_seconds(steps: Sequence[Step], size: float) -> float:
+    """Time of a step of that size: on the line through the second and the last; in proportion to the last
+    where these are alike. The first is a warm-up."""
+    before, last = steps[min(1, len(steps) - 1)], steps[-1]
+    if before.size == last.size:
+        return last.seconds * size / last.size
+    slope = max(0.0, (last.seconds - before.seconds) / (last.size - before.size))
+    return last.seconds + slope * (size - last.size)
+
+
+def estimate(
+    data: RolloutDataModule,
+    trial: Trial,
+    learned: LearningTrial,
+    play: RandomPlay,
+    *,
+    kv_bytes: float,
+    generates_text: bool,
+) -> dict[str, float]:
+    """Extrapolates a whole rollout's turns, time and memory, and the time of an evaluation.
+
+    Args:
+        data: the run's data module.
+        trial: small rollouts.
+        learned: steps of learning from one of them.
+        play: random play, which says how the number of distinct prompts grows.
+        kv_bytes: memory that the keys and values of the run's environments add.
+        generates_text: the policy answers in free text.
+    """
+    rollout = trial.rollout
+    length = fmean(rollout.episode_lengths.tolist()) if trial.cut is None else play.mean_length
+    turns = float(data.turns_per_rollout or (data.episodes_per_rollout or 0) * length)
+    played = int(rollout.mask.sum())
+    least = float(len(rollout.prompts)) if turns >= played else 1.0
+    distinct = min(turns, max(least, play.distinct_after(turns)))
+    rates = play_rates(trial.pieces)
+    eval_turns = 2 * data.eval_episodes * length  # greedy and sampled
+    play_seconds, eval_seconds = (
+        rates.seconds(count, count if generates_text else prompts, data.num_envs)
+        for count, prompts in ((turns, distinct), (eval_turns, play.distinct_after(eval_turns)))
+    )
+    whole = turns / played if learned.by_response else distinct / len(rollout.prompts)
+    units = max(1.0, learned.units * whole)
+    size = min(float(data.minibatch_size), units)
+    update_seconds = data.update_epochs * units / size * step_seconds(learned.steps, size)
+    step_bytes = (learned.step_bytes - trial.play_bytes) * max(1.0, size / learned.steps[-1].size)
+    return {
+        "turns": turns,
+        "distinct_prompts": distinct,
+        "play_seconds": play_seconds,
+        "learn_seconds": update_seconds + learned.prepare_seconds * turns / played,
+        "evaluation_seconds": eval_seconds,
+        "memory_bytes": trial.play_bytes + max(step_bytes, kv_bytes) + learned.moment_bytes,
+    }
