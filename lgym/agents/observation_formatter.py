@@ -254,8 +254,8 @@ def _unreadable(label: str, size: int, shape: tuple[int, ...]) -> ConfigError:
         "Put it in a row, data.wrappers: [{class_path: gymnasium.wrappers.FlattenObservation}]."
         if size <= MAX_NUMBERS
         else "A language model reads no pictures. Take the numbers behind them where the environment offers "
-        "them (of Atari, data.env_kwargs: {obs_type: ram}), make it smaller with a wrapper (data.wrappers), leave "
-        "it out (drop), or write an agent that says what matters: format_observation is one method."
+        "them (of Atari, data.env_kwargs: {obs_type: ram}), make it smaller with a wrapper (data.wrappers), "
+        "leave it out (drop), or write an agent that says what matters: format_observation is one method."
     )
     return ConfigError(
         f"{_part(label)} is an array of {size:,} numbers, shape {shape}; up to {MAX_NUMBERS} in one or two "

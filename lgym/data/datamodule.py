@@ -98,8 +98,8 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers, self.frame_skip)
 
     def size_rollout(self, *, whole_episodes: bool) -> None:
-        """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`); in whole episodes where
-        the algorithm needs them."""
+        """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`); in whole episodes
+        where the algorithm needs them."""
         if self.episodes_per_rollout is None and self.turns_per_rollout is None:
             whole_episodes |= self.self_imitation is not None
             size = measured_size(self, self.make_env, self.agent, whole_episodes=whole_episodes)
