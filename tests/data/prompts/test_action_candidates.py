@@ -90,7 +90,6 @@ def test_free_text_may_be_read_as_an_action_or_none(action):
     [
         ({"group_size": 3}, r"group_size is 3 and data.episodes_per_rollout is 8.*multiple"),
         ({"group_size": 2, "episodes_per_rollout": None, "turns_per_rollout": 64}, "whole episodes"),
-        ({"episodes_per_rollout": None}, "give one of the two"),
         ({"turns_per_rollout": 64}, "give one of the two"),
         (
             {"episodes_per_rollout": None, "turns_per_rollout": 100},
