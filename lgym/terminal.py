@@ -3,13 +3,17 @@
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
 
 from lgym import distributed
 from lgym.plain_text import escape_control_chars
 from lgym.types import Turn
 
 ASCII = str.maketrans({"│": "|", "█": "#", "⏎": "\\n", "±": "+-", "→": "->", "…": "..."})
+BAR_AFTER = 2.0  # seconds
 BAR_WIDTH = 20  # characters of a probability of 1
 GREYS, GREENS = ("48;5;236", "48;5;240"), ("48;5;22", "48;5;28")
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -89,3 +93,19 @@ def format_turn(turn: Turn, note: str = "") -> str:
     lines += probability_bars(turn.probabilities, turn.response_text) or [f"→ {one_line(turn.response_text)}"]
     value = "" if turn.value is None else f", value before it {turn.value:+.3f}"
     return "\n".join([*lines, f"  reward {turn.reward:+g}{value}{note}"])
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager of a bar on a terminal, once two seconds have passed; yields what to call with the part
+    that is done and the whole."""
+    shown = tqdm(
+        desc=what, total=1, leave=False, delay=BAR_AFTER, disable=None, file=sys.stderr, dynamic_ncols=True
+    )
+
+    def update(done: int, total: int) -> None:
+        shown.total = total
+        shown.update(done - shown.n)
+
+    with shown:
+        yield update

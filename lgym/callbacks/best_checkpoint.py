@@ -88,4 +88,4 @@ def last_checkpoint(trainer: L.Trainer) -> str:
 def rollouts_done(trainer: L.Trainer) -> int:
     """Rollouts of the run that have been learned from, also in an evaluation at the end of one."""
     progress = trainer.fit_loop.epoch_progress.current
-    return progress.started if trainer.is_last_batch else progress.completed
+    return progress.ready if trainer.is_last_batch else progress.completed

@@ -14,10 +14,10 @@ import gymnasium
 import numpy as np
 
 from lgym.agents.base import TextAgent
-from lgym.cli.check.time_budget import bar
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.seeds import stream
 from lgym.envs.workers import BrokenEnvironmentError, EnvironmentRaisedError, answer_of
+from lgym.terminal import bar
 
 COMPARED_TURNS = 20
 

@@ -104,7 +104,7 @@ class EvaluatedModule(L.LightningModule):
         return batch
 
     def _log_evaluation(self, stage: str) -> None:
-        values = {}
+        values: dict[str, Tensor] = {}
         for mode, metrics in self.evaluations.items():
             values |= {f"{stage}_{mode}/{name}": v.float() for name, v in metrics.compute().items()}  # type: ignore[operator]
             metrics.reset()  # type: ignore[operator]

@@ -35,6 +35,7 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "clipped_value_loss": lambda d: F.clipped_value_loss(
         numbers(d), numbers(d, seed=1), numbers(d, seed=2), clip=0.3
     ),
+    "count_novelty": lambda d: F.count_novelty(numbers(d).abs()),
     "discounted_returns": lambda d: F.discounted_returns(
         numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99
     ),

@@ -1,16 +1,11 @@
-"""The time of a check: a deadline, Ctrl-C, and a bar for what takes longer than two seconds."""
+"""The time of a check: a deadline, and Ctrl-C."""
 
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-from tqdm import tqdm
-
-BAR_AFTER = 2.0  # seconds
 
 
 class CheckInterrupted(BaseException):
@@ -66,19 +61,3 @@ def interruptible(budget: TimeBudget) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
-
-
-@contextmanager
-def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager of a bar on a terminal, once two seconds have passed; yields what to call with the part
-    that is done and the whole."""
-    shown = tqdm(
-        desc=what, total=1, leave=False, delay=BAR_AFTER, disable=None, file=sys.stderr, dynamic_ncols=True
-    )
-
-    def update(done: int, total: int) -> None:
-        shown.total = total
-        shown.update(done - shown.n)
-
-    with shown:
-        yield update

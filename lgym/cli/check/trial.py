@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lgym.cli.check.learning_trial import peak_bytes
-from lgym.cli.check.time_budget import TimeBudget, bar
+from lgym.cli.check.time_budget import TimeBudget
 from lgym.cli.check.timed_policy import Piece, TimedPolicy
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay
@@ -20,6 +20,7 @@ from lgym.data.seeds import first_reset_seed, stream
 from lgym.models.prefix_sharing.packing import common_prefix_length
 from lgym.modules import PolicyLearner
 from lgym.rollout import Prompt, Response, Rollout
+from lgym.terminal import bar
 from lgym.types import Episode
 
 SHOWN_RESPONSES = 3

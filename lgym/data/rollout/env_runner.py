@@ -24,7 +24,7 @@ LOSSES = 3
 
 
 SUCCESS_KEYS = ("success", "is_success")
-"""Where environments say in their info whether an episode has succeeded: Meta-World's key, and that of
+"""Keys of an environment's info that tell whether an episode has succeeded: Meta-World's, and that of
 Gymnasium-Robotics and Stable-Baselines3."""
 
 

@@ -92,7 +92,7 @@ def test_free_text_may_be_read_as_an_action_or_none(action):
         ({"group_size": 2, "episodes_per_rollout": None, "turns_per_rollout": 64}, "whole episodes"),
         ({"turns_per_rollout": 64}, "give one of the two"),
         (
-            {"episodes_per_rollout": None, "turns_per_rollout": 100},
+            {"episodes_per_rollout": None, "turns_per_rollout": 100, "num_envs": 16},
             r"turns_per_rollout is 100.*multiple.*such as 96",
         ),
         ({"num_envs": 0}, "data.num_envs is 0"),
