@@ -127,17 +127,6 @@ def test_a_wrapper_that_cannot_work_is_a_problem(checked):
     assert "A prompt" not in said
 
 
-def test_a_text_space_that_refuses_what_the_model_says(checked, tmp_path):
-    """The model says random bytes, and the space has three capitals."""
-    path = tmp_path / "words.yaml"
-    path.write_text(letters.CONFIG)
-    general = {"data__env": "Words-v0", "data__agent": "lgym.agents.GeneralAgent"}
-    status, said = checked(config=path, **general)
-    assert status == 1
-    assert "problem: The environment's Text space has 3 characters" in said
-    assert "charset=string.printable" in said
-
-
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
 def test_the_wrapper_of_the_documentation_flattens_actions(checked, kind, monkeypatch):
     """And a refusal without it names the page."""

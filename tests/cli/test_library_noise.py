@@ -60,7 +60,7 @@ def first_line(said: str) -> str:
 def test_the_first_lines_are_lgyms(started):
     """Libraries say nothing; warnings of the user's agent stay."""
     for command, more, begins in (
-        ("fit", (), "Trained 1 rollouts"),
+        ("fit", (), "Evaluating the policy before its first step"),
         ("check", ("--random_episodes=50",), "Echo-v0 in the words of AgingAgent"),
         ("test", ("--ckpt_path=last",), "Mean return per episode"),
     ):

@@ -57,7 +57,9 @@ def plain_values(rollout: Rollout) -> dict[str, Any]:
     columns["prompts"] = [(p.observation_text, p.candidates, p.token_ids) for p in rollout.prompts]
     columns["responses"] = [vars(response) for response in rollout.responses]
     if rollout.latest_episodes is not None:
-        columns["latest_episodes"] = torch.stack(list(vars(rollout.latest_episodes).values())).nan_to_num(-1)
+        columns["latest_episodes"] = torch.stack(
+            [column for column in vars(rollout.latest_episodes).values() if column is not None]
+        ).nan_to_num(-1)
     columns["episode_successes"] = rollout.episode_successes.nan_to_num(-1)
     return {
         name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in columns.items()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lgym.cli.check import report
-from lgym.cli.check.action_findings import charset_findings, parse_findings, space_findings
+from lgym.cli.check.action_findings import parse_findings, space_findings
 from lgym.cli.check.estimates import estimate, kv_cache_bytes
 from lgym.cli.check.findings import (
     Finding,
@@ -179,7 +179,6 @@ class Checkup:
             with closing(data.make_env()) as env:
                 space = env.action_space
             self.findings += parse_findings(trial.responses, data.agent, imitates=module.uses_sft)
-            self.findings += charset_findings(trial.responses, space)
             self.findings += space_findings(trial.responses, data.agent, space)
 
     def conclude(self, path: str | None) -> None:

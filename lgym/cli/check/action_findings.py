@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 import gymnasium
-from gymnasium.spaces import Text
 
+from lgym.agents.actions import is_action
 from lgym.agents.base import TextAgent
 from lgym.cli.check.findings import Finding
 from lgym.rollout import Response
@@ -37,29 +37,10 @@ def parse_findings(answers: Answers, agent: TextAgent, *, imitates: bool) -> Ite
     )
 
 
-def charset_findings(answers: Answers, space: gymnasium.Space) -> Iterator[Finding]:
-    """Responses that a `Text` space refuses for the characters in them."""
-    if not isinstance(space, Text):
-        return
-    refused = [str(response.action_text).strip() for response, parsed in answers if not parsed]
-    foreign = [set(text) - space.character_set for text in refused]
-    culprits = sorted(set().union(*foreign))
-    count = sum(map(bool, foreign))
-    if count / len(answers) > LOW_PARSE_RATE:
-        blank = "no space, " if " " in culprits else ""
-        yield Finding(
-            True,
-            f"The environment's Text space has {blank}{len(space.character_set)} characters, and {count} of "
-            f"{len(answers)} responses have others, such as {', '.join(map(repr, culprits[:6]))}. Give the "
-            "environment action_space = Text(max_length=..., charset=string.printable), or let the agent's "
-            "extract_action leave them out.",
-        )
-
-
 def space_findings(answers: Answers, agent: TextAgent, space: gymnasium.Space) -> Iterator[Finding]:
     """Actions that the agent reads in responses and that the environment's action space does not have."""
     for response, parsed in answers:
-        if parsed and not space.contains(action := agent.parse(str(response.action_text)).action):
+        if parsed and not is_action(space, action := agent.parse(str(response.action_text)).action):
             yield Finding(
                 False,
                 f"{type(agent).__name__} reads {str(response.action_text)[:80]!r} as the action {action!r}, "

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import string
-
-from gymnasium.spaces import Discrete, Text
+from gymnasium.spaces import Discrete
 
 from helpers.echo import EchoAgent
 from helpers.letters import LetterAgent
-from lgym.cli.check.action_findings import charset_findings, parse_findings, space_findings
+from lgym.cli.check.action_findings import parse_findings, space_findings
 from lgym.rollout import Response
 
 
@@ -35,20 +33,6 @@ def test_a_low_parse_rate_names_a_response_and_the_reason():
     assert not finding.problem
     assert "imitate" in finding.text
     assert not list(parse_findings(answers(red=20, purple=80), EchoAgent(), imitates=False))
-
-
-def test_characters_that_a_text_space_does_not_have():
-    """Gymnasium's default has letters and digits, and no space. What the agent reads is no matter."""
-    said = answers(**{"go north!": 30, "red": 70})
-    (finding,) = charset_findings(said, Text(20))
-    assert finding.problem
-    assert (
-        "has no space, 62 characters, and 30 of 100 responses have others, such as ' ', '!'" in finding.text
-    )
-    assert "charset=string.printable" in finding.text
-    assert not list(charset_findings(said, Text(20, charset=string.printable)))
-    assert not list(charset_findings(said, Discrete(3)))
-    assert not list(charset_findings([(response, True) for response, _ in said], Text(20)))
 
 
 def test_an_action_that_the_space_does_not_have():

@@ -288,7 +288,10 @@ def test_wrappers_of_a_yaml_go_to_workers(tmp_path, model_folder):
     lgym("fit", tmp_path, model_folder, **FEW, **options)
     logged = scalars(tmp_path)
     assert list(logged["rollout/return_mean"].values()) == [5.0]
-    assert list(logged["val_greedy/return_mean"].values()) == [5.0]
+    assert list(logged["val_greedy/return_mean"].values()) == [
+        5.0,
+        5.0,
+    ]  # before the first step, and at the end
 
 
 def test_ctrl_c_ends_the_workers(tmp_path, model_folder, monkeypatch):
