@@ -176,6 +176,7 @@ def test_over_long_observations_are_counted(tmp_path, model_folder):
     assert 0 < cut < 32  # green has five tokens, a byte each, blue four
 
 
+@pytest.mark.slow
 def test_check_fails_where_observations_are_cut(tmp_path, model_folder, capfd):
     """Unless the user has said how long they may be."""
     options = {**LOOK, "data__agent": "test_hostile_runs.LongAgent", "random_episodes": 20}

@@ -174,6 +174,7 @@ def test_an_ignored_seed_is_a_problem_where_episodes_are_compared_or_resumed(che
     assert checked(config=grouped, data__group_size=4)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_history_that_does_not_fit_is_a_problem(checked, tmp_path):
     """The model takes 256 tokens, one a character: 12 turns are more. What is told to fit, fits."""
     tiny.causal_lm(max_position_embeddings=256).save_pretrained(tmp_path / "short")

@@ -57,6 +57,7 @@ def first_line(said: str) -> str:
     return said.strip().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_the_first_lines_are_lgyms(started):
     """Libraries say nothing; warnings of the user's agent stay."""
     for command, more, begins in (
