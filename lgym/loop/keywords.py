@@ -31,7 +31,6 @@ LEARNING = {
     "gamma": "gamma",
     "lam": "gae_lambda",
     "gae_lambda": "gae_lambda",
-    "reward_scale": "reward_scale",
     "whiten_advantages": "whiten_advantages",
     "advantage_level": "advantage_level",
 }
@@ -56,7 +55,7 @@ ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
 OFF = {
     "adap_kl_ctrl": "give init_kl_coef the weight that it is to keep",
     "early_stopping": "lower ppo_epochs or learning_rate",
-    "use_score_scaling": "give reward_scale",
+    "use_score_scaling": "leave it out: values are learned from normalized returns",
     "use_score_norm": "leave it out: whiten_advantages, which is on, does its work",
     "score_clip": "clip the reward before agent.assign_reward",
     "whiten_rewards": "leave it out: whiten_advantages, which is on, does its work",

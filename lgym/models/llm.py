@@ -66,7 +66,6 @@ class ValueHeadLLM(nn.Module):
         self.value_head = (
             None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size).to(self.device)
         )
-        self.value_scale = 1.0  # reward units of a value head's output of 1
         self.share_prefixes = True
         self.layout: Layout = "prefix_cache"
         self.use_cache = use_cache
@@ -270,4 +269,4 @@ class ValueHeadLLM(nn.Module):
         """State values [...] of hidden states [..., H] at the ends of prompts; NaN without a value head."""
         if self.value_head is None:
             return torch.full(hidden.shape[:-1], torch.nan, device=hidden.device)
-        return self.value_head(hidden) * self.value_scale
+        return self.value_head(hidden)

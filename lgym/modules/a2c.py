@@ -21,6 +21,6 @@ class A2C(ActorCritic):
             loss: as of every algorithm; by default without clipping, for a single pass.
             gae_lambda: between one-step advantages (0) and whole returns (1).
             **kwargs: of every algorithm with a critic: llm, policy, optimizer, lr_scheduler, sft, critic,
-                gamma, reward_scale, whiten_advantages.
+                gamma, whiten_advantages.
         """
         super().__init__(loss=loss, gae_lambda=gae_lambda, **kwargs)

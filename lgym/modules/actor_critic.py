@@ -4,7 +4,7 @@ from typing import Any
 
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
 from lgym.modules.base import PolicyLearner
-from lgym.modules.config_checks import require_discounts, require_positive
+from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import CriticConfig
 from lgym.modules.response_batch import RolloutTurns
 
@@ -22,7 +22,6 @@ class ActorCritic(PolicyLearner):
         critic: CriticConfig = DEFAULT_CRITIC,
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
-        reward_scale: float = 1.0,
         whiten_advantages: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -31,16 +30,13 @@ class ActorCritic(PolicyLearner):
             critic: the value head's learning.
             gamma: discount per turn.
             gae_lambda: between one-step advantages (0) and whole returns (1).
-            reward_scale: factor of rewards in training; reports stay in the environment's units. Bring
-                returns to the size of 1 with it, which is where the value head learns fastest.
-            whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1.
+            whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1;
+                without it they are divided by the standard deviation of returns.
             **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, loss, sft.
         """
         super().__init__(**kwargs)
         require_discounts(gamma=gamma, gae_lambda=gae_lambda)
-        require_positive(reward_scale=reward_scale)
         self.critic = critic
-        self.reward_scale = reward_scale
         self.policy.detach_value = critic.detach_value
         self.gamma = gamma
         self.gae_lambda = gae_lambda
@@ -50,12 +46,15 @@ class ActorCritic(PolicyLearner):
         return self.gae(turns, turn_timeline(turns))
 
     def gae(self, turns: RolloutTurns, timeline: Timeline) -> Advantages:
-        """GAE with this algorithm's settings along a timeline."""
+        """GAE with this algorithm's settings along a timeline; the value head's statistics follow its
+        returns."""
+        value_head = self.policy.llm.value_head
+        assert value_head is not None
         return gae_advantages(
             turns,
             timeline,
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
             whiten_advantages=self.whiten_advantages,
-            scale=self.reward_scale,
+            value_head=value_head,
         )

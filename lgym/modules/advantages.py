@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lgym import distributed
 from lgym.functional import explained_variance, gae, whiten
+from lgym.models.value_head import ValueHead
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Rollout
 
@@ -45,7 +46,7 @@ def gae_advantages(
     gamma: float,
     gae_lambda: float,
     whiten_advantages: bool,
-    scale: float,
+    value_head: ValueHead,
 ) -> Advantages:
     """GAE along a timeline: the discount counts turns, `gae_lambda` steps.
 
@@ -55,7 +56,7 @@ def gae_advantages(
         gamma: discount per turn.
         gae_lambda: between one-step advantages (0) and whole returns (1).
         whiten_advantages: shift and scale them to mean 0 and standard deviation 1.
-        scale: of rewards, where they are not whitened.
+        value_head: its statistics follow the returns.
 
     Returns:
         [steps] advantages, returns and values.
@@ -70,8 +71,12 @@ def gae_advantages(
         gae_lambda=gae_lambda,
     )
     advantages, returns, values = (x[timeline.mask] for x in (advantages, returns, timeline.values))
-    variance = explained_variance(distributed.all_gather_cat(values), distributed.all_gather_cat(returns))
-    advantages = whitened(turns.rollout, advantages) if whiten_advantages else advantages * scale
+    all_returns = distributed.all_gather_cat(returns)
+    variance = explained_variance(distributed.all_gather_cat(values), all_returns)
+    value_head.update_statistics(all_returns)
+    advantages = (
+        whitened(turns.rollout, advantages) if whiten_advantages else advantages / float(value_head.std)
+    )
     return Advantages(advantages, returns, values, {"value/explained_variance": float(variance)})
 
 

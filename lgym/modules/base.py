@@ -87,7 +87,6 @@ class PolicyLearner(OptimizedModule, ABC):
         self.loss_config = loss
         self.sft = sft
         self.critic = CriticConfig()
-        self.reward_scale = 1.0  # value head's output per reward
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.rollout_metrics: dict[str, float] = {}  # of the rollout at hand, over all processes
 
@@ -161,7 +160,6 @@ class PolicyLearner(OptimizedModule, ABC):
             dtype = torch.get_default_dtype()
             llm = build_llm(self.llm_config, dtype=dtype, device=device, value_head=self.has_critic)
             self.policy.bind(llm)
-        self.policy.llm.value_scale = 1.0 / self.reward_scale
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)
@@ -215,7 +213,9 @@ class PolicyLearner(OptimizedModule, ABC):
         weights = term_weights(config, self.critic, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:
-            value_part, metrics["loss/value"] = value_objective(self.critic, batch, output, self.reward_scale)
+            value_part, metrics["loss/value"] = value_objective(
+                self.critic, batch, output, self.policy.llm.value_head.std
+            )
             total = total + value_part
         if batch.supervised is not None and self.sft.coef > 0:
             metrics["loss/sft"] = self.sft_loss(batch.supervised)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lgym import distributed
 from lgym.types import LgymError
 
-FORMAT = 7
+FORMAT = 8
 """The version of lgym's entries in a checkpoint, the module's and the data module's."""
 
 
@@ -20,12 +20,17 @@ class CheckpointMismatchError(LgymError, ValueError):
 
 
 def trained_state(module: nn.Module, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a state dict that training changes: the frozen base model is left out."""
-    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    """The entries of a state dict that training changes: trained parameters, and everything of modules that
+    are trained as a whole; the frozen base model is left out."""
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    if not frozen:
-        return dict(state_dict)
-    return {name: tensor for name, tensor in state_dict.items() if name in trained}
+    whole = tuple(
+        f"{name}." if name else ""
+        for name, part in module.named_modules()
+        if (parameters := list(part.parameters())) and all(p.requires_grad for p in parameters)
+    )
+    return {
+        name: tensor for name, tensor in state_dict.items() if name in trained or name.startswith(whole)
+    }
 
 
 def require_fitting(

@@ -87,11 +87,11 @@ class CriticConfig:
     """The value head's learning."""
 
     value_coef: float = 0.5
-    """Weight of the value loss."""
+    """Weight of the value loss, which is that of normalized returns (`lgym.models.value_head`)."""
 
     value_clip: float | None = None
-    """Distance that a value may move from the one at rollout time, in rewards, before its loss is cut off;
-    null does not clip."""
+    """Distance that a value may move from the one at rollout time, in standard deviations of returns, before
+    its loss is cut off; null does not clip."""
 
     value_lr_scale: float = 5.0
     """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while

@@ -48,7 +48,7 @@ class PPO(ActorCritic):
                 tokens that the policy chose, from turn to turn past all others: then the discount still
                 counts turns, and `gae_lambda` tokens.
             **kwargs: of every algorithm with a critic: llm, optimizer, lr_scheduler, sft, gamma, gae_lambda,
-                reward_scale, whiten_advantages.
+                whiten_advantages.
         """
         super().__init__(policy=policy or CandidatePolicy(), loss=loss, critic=critic, **kwargs)
         require_one_of("advantage_level", advantage_level, AdvantageLevel)

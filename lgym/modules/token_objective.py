@@ -3,9 +3,10 @@
     L_policy-part = 1/turns * sum over turns of  sum over its tokens of
                     (L_clip - entropy_coef * H + old_kl_coef * KL(old || pi) + kl_coef * KL(pi || ref)) /
                     divisor
-    L_value-part  = value_coef / turns * sum over turns of  mean over its targets of  (V - R)^2 / 2
+    L_value-part  = value_coef / turns * sum over turns of  mean over its targets of  ((V - R) / std)^2 / 2
 
-A choice between candidates is one token.
+A choice between candidates is one token; std is the standard deviation of returns
+(`lgym.models.value_head`).
 """
 
 from collections.abc import Mapping
@@ -81,22 +82,28 @@ def policy_objective(
 
 
 def value_objective(
-    config: CriticConfig, batch: ResponseBatch, output: PolicyOutput, reward_scale: float
+    config: CriticConfig, batch: ResponseBatch, output: PolicyOutput, std: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The value's part of the loss, and the mean squared error, in rewards squared, over turns or tokens.
+    """The value's part of the loss, and its mean over turns or tokens, in standard deviations squared.
 
     Every turn counts the same, however long its response.
+
+    Args:
+        config: the critic's settings.
+        batch: the minibatch, with returns in rewards.
+        output: of the policy, with values in rewards.
+        std: [] of the returns.
     """
     assert batch.returns is not None
     width = batch.returns.shape[1]
-    values = output.values[:, :width]
-    returns = batch.returns.to(values.dtype)
+    values = output.values[:, :width] / std
+    returns = batch.returns.to(values.dtype) / std
     if config.value_clip is None or batch.old_values is None:
         losses = value_loss(values, returns)
     else:
         losses = clipped_value_loss(
-            values, batch.old_values.to(values.dtype), returns, clip=config.value_clip
+            values, batch.old_values.to(values.dtype) / std, returns, clip=config.value_clip
         )
     mask = batch.action_mask if width > 1 else torch.ones_like(batch.action_mask[:, :1])
-    weighted = config.value_coef * reward_scale**2 * losses * mask / mask.sum(1, keepdim=True).clamp(min=1)
+    weighted = config.value_coef * losses * mask / mask.sum(1, keepdim=True).clamp(min=1)
     return weighted.sum() * batch.loss_scale, masked_mean(losses, mask)
