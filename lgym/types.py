@@ -141,6 +141,9 @@ class Learner(Protocol):
     needs_whole_episodes: bool
     """True if a rollout must not end within an episode."""
 
+    single_pass: bool
+    """True if it learns from a rollout once."""
+
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer, with a chat template."""

@@ -1,6 +1,7 @@
 """An agent for any environment, made from its spaces."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -144,6 +145,14 @@ class GeneralAgent(TextAgent):
         if formatter.settings.resolution is not None or formatter.settings.decimals is not None:
             return {}
         return choose_resolutions(formatter, observations, max_texts)
+
+    def resolve(self, resolution: dict[str, float]) -> None:
+        """Round numbers to these steps, by label; of a bound agent, and of what it is bound to next."""
+        bound = self._require_bound()
+        settings = replace(bound.formatter.settings, resolution=resolution)
+        formatter = ObservationFormatter(bound.formatter.space, settings, bound.formatter.readers)
+        self.observation_settings = replace(self.observation_settings, resolution=resolution)
+        self._bound = bound._replace(formatter=formatter)
 
     def why_no_candidates(self) -> str:
         """The reason that there are no candidates, for an error message."""

@@ -46,9 +46,11 @@ from lgym.types import ConfigError
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "accelerator": "auto",
+    "check_val_every_n_epoch": 5,
     "default_root_dir": "runs",
     "devices": 1,
     "enable_model_summary": False,
+    "gradient_clip_val": 1.0,
     "log_every_n_steps": 1,
     "max_epochs": 100,
     "num_sanity_val_steps": -1,

@@ -77,7 +77,7 @@ class LgymTrainer(Trainer):
             raise ConfigError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
         if seconds <= 0:
             raise ConfigError(f"--seconds is {seconds:g}; it must be above 0.")
-        datamodule.size_rollout(whole_episodes=model.needs_whole_episodes)
+        datamodule.choose_settings(model, self.strategy.root_device)
         checkup = Checkup(datamodule, model, TimeBudget(seconds))
         checkup.run(random_episodes, lambda work: self._with_model(work, model, datamodule, ckpt_path), json)
         return checkup.findings

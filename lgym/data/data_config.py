@@ -3,7 +3,7 @@ side under `data:`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from lgym.agents import TextAgent
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
@@ -33,14 +33,16 @@ class EnvConfig:
 
     max_episode_steps: int | None = None
     """Environment steps after which an episode is truncated, each of the `frame_skip` of a turn counted; null
-    takes the environment's own limit, and -1 removes it."""
+    takes the environment's own limit, 1,000 where it has none, and -1 removes it."""
 
-    frame_skip: int = 1
+    frame_skip: int | None = None
     """Environment steps that one answer is repeated for (frame skip, action repeat). Their rewards add up to
-    the turn's, and the discount counts turns. An episode that ends in between ends the turn."""
+    the turn's, and the discount counts turns. An episode that ends in between ends the turn. Null is 1, or
+    what random play decides where it decides the size of a rollout."""
 
     num_envs: int | None = None
-    """Environments played together; null takes what fits the rollouts, or 16 where their size is given."""
+    """Environments played together; null takes what random play decides, or 16 where the size of a rollout
+    is given."""
 
     subprocess_envs: bool = False
     """Run each environment in a process of its own: for those that are slow, or that may crash or hang. A
@@ -56,18 +58,24 @@ class RolloutConfig:
 
     episodes_per_rollout: int | None = None
     """Whole episodes played between two updates. Give this or turns_per_rollout; without both, a few thousand
-    random turns decide (`lgym.data.sizing`)."""
+    random turns decide them and everything below that is null or auto (`lgym.data.measuring`)."""
 
     turns_per_rollout: int | None = None
     """Turns played between two updates, over all environments; a multiple of num_envs. Episodes continue in
     the next rollout."""
 
-    update_epochs: int = 4
-    """Passes over each rollout."""
+    target_rollout_seconds: float = 60.0
+    """Time that random play lets a rollout take, playing and learning, at a rough estimate for a model of 135M
+    parameters. It decides the size of a rollout where that is not given."""
 
-    minibatch_size: int = 32
+    update_epochs: int | None = None
+    """Passes over each rollout; null takes what random play decides, or 4 where the size of a rollout is
+    given. 1 for an algorithm without clipping."""
+
+    minibatch_size: int | None = None
     """Distinct prompts in a minibatch, with every turn that was played from them; of a text-generating
-    policy, distinct responses, with every turn that gave them."""
+    policy, distinct responses, with every turn that gave them. Null takes what random play decides, or 32
+    where the size of a rollout is given."""
 
     group_size: int = 1
     """Episodes in a row from one reset seed in training, which grouped estimators (GRPO) compare. A divisor
@@ -77,9 +85,10 @@ class RolloutConfig:
     """The most groups that a rollout plays beside its own, one for each whose returns were all the same
     (DAPO)."""
 
-    exploration_bonus: ExplorationBonus | None = None
+    exploration_bonus: ExplorationBonus | Literal["auto"] | None = "auto"
     """Pays in training, beside the environment's rewards, for observations that are seldom seen:
-    lgym.data.ExplorationBonus. Returns in reports stay the environment's."""
+    lgym.data.ExplorationBonus. Returns in reports stay the environment's. Null pays nothing; auto pays where
+    random play decides the size of a rollout, and nearly all of its returns are the same."""
 
     log_episodes_per_rollout: int = 4
     """Episodes of a rollout whose text goes to TensorBoard."""

@@ -1,12 +1,13 @@
 """The data side of a run: its environment, its agent, and the amount of play between two updates."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import gymnasium
 import lightning as L
+import torch
 from torch.utils.data import DataLoader
 
 from lgym import distributed
@@ -23,20 +24,27 @@ from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.training_play import TrainingPlay
+from lgym.data.rollout.exploration_bonus import ExplorationBonus
+from lgym.data.measuring import DEFAULTS, measured_settings
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
-from lgym.data.sizing import DEFAULT_ENVS, SIZE, default_envs, measured_size
+from lgym.data.sizing import Choice, default_envs
 from lgym.envs.make import make_env, portable
 from lgym.envs.workers import worker_envs
 from lgym.rollout import Prompt
+from lgym.terminal import say
 from lgym.types import Episode, Learner
 
 
 class RolloutDataModule(DataConfig, L.LightningDataModule):
     """Plays live episodes to fill each batch. One Lightning epoch is one rollout."""
 
-    num_envs: int  # `size_rollout` decides where nothing is given
     agent: TextAgent  # `GeneralAgent` where none is given
+    frame_skip: int  # of these, `choose_settings` decides what is not given
+    num_envs: int
+    update_epochs: int
+    minibatch_size: int
+    exploration_bonus: ExplorationBonus | None
 
     def __init__(self, **settings: Any) -> None:
         """
@@ -45,6 +53,11 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         """
         super().__init__(**settings)
         L.LightningDataModule.__init__(self)
+        self._measured: dict[str, Any] = {}  # what random play decided
+        self._open = {name for name in DEFAULTS if getattr(self, name) in (None, "auto")}
+        vars(self).update({name: DEFAULTS[name] for name in self._open})
+        if "num_envs" in self._open:
+            self.num_envs = default_envs(self.turns_per_rollout)
         self.prefetched_observations: Sequence[Any] = ()
         self.agent = self.agent or GeneralAgent()
         self._offers_candidates = True
@@ -52,9 +65,6 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         self._play: TrainingPlay | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
-        self._measured = False
-        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
-            self.num_envs = self.num_envs or default_envs(self.turns_per_rollout)
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
@@ -67,7 +77,8 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         if stage == "fit":
-            self.size_rollout(whole_episodes=self.learner.needs_whole_episodes)
+            for choice in self.choose_settings(self.learner, self.trainer.strategy.root_device):
+                say(choice.line)
             if self.exploration_bonus is not None:
                 limit = getattr(self.trainer, "max_epochs", None)
                 self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
@@ -87,24 +98,48 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             self._offers_candidates &= validation.offers_candidates(agents[stage], env, self.seed)
         return agents
 
-    def env_maker(self, stage: str) -> Callable[[], gymnasium.Env]:
-        """A function that makes an environment as a stage plays it: fit, validate, test or predict."""
+    def env_maker(self, stage: str, frame_skip: int | None = None) -> Callable[[], gymnasium.Env]:
+        """A function that makes an environment as a stage plays it: fit, validate, test or predict; with
+        another frame skip where one is given."""
         kwargs = self.env_kwargs or {}
         if stage != "fit":
             kwargs = kwargs | (self.eval_env_kwargs or {})
         if stage == "test":
             kwargs = kwargs | (self.test_env_kwargs or {})
         wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
-        return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers, self.frame_skip)
+        return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers, frame_skip or self.frame_skip)
 
-    def size_rollout(self, *, whole_episodes: bool) -> None:
-        """Decide how much a rollout plays, where no setting does (`lgym.data.sizing`); in whole episodes
-        where the algorithm needs them."""
-        if self.episodes_per_rollout is None and self.turns_per_rollout is None:
-            whole_episodes |= self.self_imitation is not None
-            size = measured_size(self, self.make_env, self.agent, whole_episodes=whole_episodes)
-            vars(self).update(size)
-            self._measured = True
+    def choose_settings(self, learner: Learner, device: torch.device) -> Sequence[Choice]:
+        """Let random play decide what is not given (`lgym.data.measuring`), unless the run says how much a
+        rollout plays.
+
+        Args:
+            learner: of the run.
+            device: on which it computes.
+
+        Returns:
+            What was decided, with reasons; nothing where nothing was.
+        """
+        if learner.single_pass and "update_epochs" in self._open:
+            self.update_epochs = 1
+        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
+            return ()
+        choices = measured_settings(
+            self, self._open, lambda skip: self.env_maker("fit", skip)(), self.agent, learner, device
+        )
+        self._take({choice.name: choice.value for choice in choices})
+        return choices
+
+    def _take(self, decided: Mapping[str, Any]) -> None:
+        """Set what random play decided, now or when the run began."""
+        for name in self._open & decided.keys():
+            self._measured[name] = decided[name]
+            setattr(self, name, decided[name])
+        if "resolution" in decided and isinstance(self.agent, GeneralAgent):
+            self._measured["resolution"] = decided["resolution"]
+            agents = {id(agent): agent for agent in self.agents.values()}.values()
+            for agent in agents:
+                agent.resolve(decided["resolution"])
 
     def make_env(self, stage: str = "fit") -> gymnasium.Env:
         """An environment as a stage plays it."""
@@ -114,8 +149,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         """The environments of a stage, with their reset seeds, in this process of the run."""
         make = self.env_maker(stage)
         first_episode, episodes = shard_range(self.eval_episodes)
-        num_envs = self.num_envs or DEFAULT_ENVS
-        count = num_envs if stage == "fit" else min(num_envs, episodes)
+        count = self.num_envs if stage == "fit" else min(self.num_envs, episodes)
         envs = (
             worker_envs(make, count, self.env_timeout)
             if self.subprocess_envs
@@ -234,14 +268,18 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         ranks = distributed.all_gather_object(self._play.state_dict())
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         memories = {name: memory.state_dict() for name, memory in self._memories().items()}
-        size = {name: getattr(self, name) for name in SIZE} if self._measured else {}
-        return {"ranks": ranks, "rollouts": played, "size": size, **memories}
+        measured = self._measured
+        if "exploration_bonus" in measured:  # its counts are among the memories
+            measured = {**measured, "exploration_bonus": True}
+        return {"ranks": ranks, "rollouts": played, "measured": measured, **memories}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
-        if self._measured:  # what a run began with, it goes on with
-            vars(self).update(state_dict.get("size", {}))
+        measured = dict(state_dict.get("measured", {}))  # what a run began with, it goes on with
+        if "exploration_bonus" in measured:
+            measured["exploration_bonus"] = ExplorationBonus()
+        self._take(measured)
         for name, memory in self._memories().items():
             if name in state_dict:
                 memory.load_state_dict(state_dict[name])

@@ -14,7 +14,6 @@ from lgym.data.rollout.collector import Collector, Progress
 from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
-from lgym.data.sizing import DEFAULT_ENVS
 from lgym.rollout import EpisodeStatistics, Rollout
 from lgym.types import Episode, Learner
 
@@ -157,7 +156,7 @@ def warm_up_episodes(settings: DataConfig) -> int | None:
     that is counted in turns."""
     if settings.episodes_per_rollout is None:
         return None
-    groups = -(-min(settings.num_envs or DEFAULT_ENVS, 256) // settings.group_size)
+    groups = -(-min(settings.num_envs, 256) // settings.group_size)
     return min(groups * settings.group_size, settings.episodes_per_rollout)
 
 

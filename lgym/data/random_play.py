@@ -42,6 +42,7 @@ class RandomPlay:
     Attributes:
         returns: return of every finished episode.
         lengths: turns of every finished episode.
+        observations: of every turn.
         questions: every distinct question, in the order they were met.
         distinct: number of distinct prompts after each turn.
         longest: the longest episode's observations and answers.
@@ -52,6 +53,7 @@ class RandomPlay:
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    observations: list[Any] = field(default_factory=list)
     questions: dict[Question, None] = field(default_factory=dict)
     distinct: list[int] = field(default_factory=list)
     longest: list[tuple[str, str]] = field(default_factory=list)
@@ -78,8 +80,9 @@ class RandomPlay:
 
 
 class RandomTurn(NamedTuple):
-    """A question, its random answer, and the environment's reaction."""
+    """An observation with its question, the random answer, and the environment's reaction."""
 
+    observation: Any
     question: Question
     answer: str
     reward: float
@@ -99,7 +102,8 @@ def random_turns(
     observation, info = _call(env, "raised at reset", lambda: env.reset(seed=seed))
     terminated = truncated = False
     while not (terminated or truncated):
-        question = ask(agent, observation, info)
+        asked = observation
+        question = ask(agent, asked, info)
         if candidates := question[1]:
             answer = candidates[int(rng.integers(len(candidates)))]
             action = action_of(agent, answer)
@@ -109,7 +113,7 @@ def random_turns(
         observation, reward, terminated, truncated, info = _call(
             env, f"raised for the action {action!r}", partial(env.step, action)
         )
-        yield RandomTurn(question, answer, float(reward), bool(terminated), bool(truncated))
+        yield RandomTurn(asked, question, answer, float(reward), bool(terminated), bool(truncated))
 
 
 def _call(env: gymnasium.Env, what: str, work: Callable[[], Any]) -> Any:
@@ -173,6 +177,7 @@ def _record(
     turns: list[tuple[str, str]] = []
     total, past = 0.0, 0
     for turn in episode:
+        play.observations.append(turn.observation)
         play.questions.setdefault(turn.question)
         shown = past if history == "full" else tuple(turns[max(0, len(turns) - history) :])
         prompts.add((shown, turn.question))

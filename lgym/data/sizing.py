@@ -1,86 +1,138 @@
-"""The size of a rollout where none is given: from a few thousand random turns."""
+"""The size of a rollout and of its minibatches where none is given: from a few thousand random turns."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
-import gymnasium
+import torch
 
-from lgym.agents import TextAgent
 from lgym.data.data_config import DataConfig
-from lgym.data.random_play import RandomPlay, play_at_random
-from lgym.terminal import say
+from lgym.data.random_play import RandomPlay
+from lgym.types import Learner
 
-SIZE = ("num_envs", "episodes_per_rollout", "turns_per_rollout")
-"""The settings that make up the size of a rollout."""
+@dataclass(frozen=True)
+class Choice:
+    """A setting that random play decided."""
 
-MEASURED_TURNS, MEASURED_SECONDS = 4096, 20.0
-"""Random turns that the size is measured by, and the time after which fewer have to do."""
+    name: str
+    value: Any
+    reason: str
 
-MOST_PROMPTS = 1024
-"""Distinct prompts of a rollout: each is computed once, and they take nearly all of its time."""
+    @property
+    def line(self) -> str:
+        """The setting as a line of a YAML, with the reason as its comment."""
+        value = self.value if isinstance(self.value, int | dict) else type(self.value).__name__
+        return f"data.{self.name}: {value}  # {self.reason}"
 
-FEWEST_TURNS, MOST_TURNS = 2048, 32768
+
+FEWEST_TURNS, ENOUGH_TURNS, MOST_TURNS = 512, 4096, 32768
+FEWEST_EPISODES = 32
 FEWEST_ENVS, DEFAULT_ENVS, MOST_ENVS = 8, 16, 256
 EPISODES_PER_ENV = 2
 
 MOST_STEPS = 512
 """Turns of one environment in a rollout: each step of all environments together takes a time of its own."""
 
+TOKENS_PER_SECOND = {"cpu": 330.0, "mps": 3_000.0, "cuda": 50_000.0}
+"""Tokens that a model of 135M parameters learns from, forward and backward; of a CPU by core. Rough figures:
+they decide the size, and only a fixed figure makes a run's size repeat."""
 
-def measured_size(
-    settings: DataConfig, make_env: Callable[[], gymnasium.Env], agent: TextAgent, *, whole_episodes: bool
-) -> dict[str, int | None]:
-    """Play at random, decide the settings of `SIZE`, and say them with the reason.
+CHARACTERS_PER_TOKEN = 4
+NEW_TOKEN_COST = 3
+"""Cost of a generated token, in tokens that are learned from once."""
+
+PASSES, FEWEST_PASSES = 4, 2
+FEWEST_PROMPTS, MOST_PROMPTS, MINIBATCHES = 4, 64, 8
+"""Distinct prompts of a minibatch, and minibatches of a pass where they allow it."""
+
+
+def size_choices(
+    settings: DataConfig, open_names: Set[str], play: RandomPlay, learner: Learner, most_prompts: float
+) -> list[Choice]:
+    """The settings that make up the size of a rollout.
 
     Args:
-        settings: the run's, which give none, or `num_envs` alone.
-        make_env: makes an environment of training.
-        agent: its words.
-        whole_episodes: True for a size in episodes.
+        settings: the run's, which do not say how much a rollout plays.
+        open_names: those that are not given.
+        play: random play in its environment.
+        learner: which learns from the rollouts.
+        most_prompts: distinct prompts that one pass has the time for.
     """
-    play = play_at_random(
-        make_env,
-        agent,
-        history=settings.history,
-        episodes=1,
-        turns=MEASURED_TURNS,
-        seed=settings.seed,
-        seconds=MEASURED_SECONDS,
-    )
     length = fmean(play.lengths) if play.lengths else float(len(play.longest))
-    num_envs, turns = rollout_size(play, length, settings.num_envs)
-    episodes = settings.group_size * max(2, round(turns / length / settings.group_size))
-    amount = (
-        f"{episodes:,} episodes (data.episodes_per_rollout)"
-        if whole_episodes
-        else f"{turns:,} turns (data.turns_per_rollout)"
+    if learner.policy.generates_text:  # every response is another
+        play = replace(play, distinct=list(range(1, len(play.distinct) + 1)))
+    names = {"num_envs", "update_epochs", "minibatch_size"} - open_names
+    given: dict[str, int] = {name: getattr(settings, name) for name in names}
+    turns, passes = turns_and_passes(
+        play, length, most_prompts, 1 if learner.single_pass else given.get("update_epochs")
     )
-    say(
-        f"A rollout is {amount} in {num_envs} environments (data.num_envs): {len(play.distinct):,} random "
-        f"turns met {play.distinct[-1]:,} distinct prompts, and an episode has {length:.0f} turns."
-    )
-    amounts = (episodes, None) if whole_episodes else (None, turns)
-    return dict(zip(SIZE, (num_envs, *amounts), strict=True))
+    num_envs = given.get("num_envs") or environments(turns, length)
+    turns = num_envs * max(1, round(turns / num_envs))
+    distinct = play.distinct_after(turns)
+    minibatch = given.get("minibatch_size") or prompts_of_minibatch(distinct)
+    amount: dict[str, int | None] = {"episodes_per_rollout": None, "turns_per_rollout": turns}
+    if learner.needs_whole_episodes or settings.self_imitation is not None:
+        groups = max(2, round(turns / length / settings.group_size))
+        amount = {"episodes_per_rollout": settings.group_size * groups, "turns_per_rollout": None}
+    minibatches = math.ceil(distinct / minibatch)
+    why_turns = f"about {distinct:,.0f} distinct prompts, {settings.target_rollout_seconds:g} s at a rough estimate"
+    choices = [
+        Choice("num_envs", num_envs, f"an episode has {length:,.0f} turns"),
+        *(Choice(name, value, why_turns) for name, value in amount.items()),
+        Choice("update_epochs", passes, "passes over a rollout"),
+        Choice("minibatch_size", minibatch, f"distinct prompts; {minibatches} minibatches in a pass"),
+    ]
+    return [choice for choice in choices if choice.name in open_names and choice.value is not None]
 
 
-def rollout_size(play: RandomPlay, length: float, num_envs: int | None) -> tuple[int, int]:
-    """Number of environments and of turns: as many turns as ask the model about a thousand distinct prompts,
-    in so many environments that each plays two episodes, or `MOST_STEPS` turns.
+def prompts_in(seconds: float, play: RandomPlay, learner: Learner, device: torch.device) -> float:
+    """Distinct prompts that a model of 135M parameters learns from in so many seconds, at a rough estimate."""
+    rate = TOKENS_PER_SECOND.get(device.type, TOKENS_PER_SECOND["cuda"])
+    cores = torch.get_num_threads() if device.type == "cpu" else 1
+    new_tokens = learner.policy.max_new_tokens if learner.policy.generates_text else 0
+    return seconds * rate * cores / (tokens_per_turn(play.questions) + NEW_TOKEN_COST * new_tokens)
+
+
+def tokens_per_turn(questions: Iterable[tuple[str, tuple[str, ...]]]) -> float:
+    """Mean tokens of an observation and its candidates, from the number of characters."""
+    return fmean(
+        1 + len(candidates) + (len(text) + sum(map(len, candidates))) / CHARACTERS_PER_TOKEN
+        for text, candidates in questions
+    )
+
+
+def turns_and_passes(play: RandomPlay, length: float, most: float, passes: int | None) -> tuple[int, int]:
+    """Turns of a rollout, and passes over it: as many turns as there is time for, of `FEWEST_EPISODES`
+    episodes or `ENOUGH_TURNS` at least; and fewer passes before fewer episodes.
 
     Args:
         play: random play in the run's environment.
         length: turns of an episode.
-        num_envs: environments, where they are given; turns are then a multiple of them.
+        most: distinct prompts that one pass has the time for.
+        passes: over a rollout, where they are given.
     """
-    turns = MOST_TURNS
-    while turns > FEWEST_TURNS and play.distinct_after(turns) > MOST_PROMPTS:
-        turns //= 2
-    if num_envs is None:
-        wanted = max(1.0, turns / (EPISODES_PER_ENV * length))
-        fewest = max(FEWEST_ENVS, turns // MOST_STEPS)
-        num_envs = min(MOST_ENVS, max(fewest, 2 ** round(math.log2(wanted))))
-    return num_envs, num_envs * max(1, round(turns / num_envs))
+    fewest = min(ENOUGH_TURNS, max(FEWEST_TURNS, 2 ** math.ceil(math.log2(FEWEST_EPISODES * length))))
+    sizes = [MOST_TURNS >> n for n in range(16) if MOST_TURNS >> n >= fewest]
+    for wanted in (passes or PASSES, passes or FEWEST_PASSES):
+        for turns in sizes:
+            if wanted * play.distinct_after(turns) <= most:
+                return turns, wanted
+    return fewest, passes or FEWEST_PASSES
+
+
+def environments(turns: int, length: float) -> int:
+    """Number of environments that share the turns of a rollout: each plays two episodes, or `MOST_STEPS`
+    turns of one that is longer."""
+    wanted = max(1.0, turns / (EPISODES_PER_ENV * length))
+    return min(MOST_ENVS, max(FEWEST_ENVS, turns // MOST_STEPS, 2 ** round(math.log2(wanted))))
+
+
+def prompts_of_minibatch(distinct: float) -> int:
+    """Distinct prompts in a minibatch: a power of 2 that makes about `MINIBATCHES` of a pass."""
+    size: int = 2 ** round(math.log2(max(1.0, distinct / MINIBATCHES)))
+    return min(MOST_PROMPTS, max(FEWEST_PROMPTS, size))
 
 
 def default_envs(turns: int | None) -> int:

@@ -20,6 +20,11 @@ REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
 """Packages that register environments when they are imported, by the beginning of these environments' ids."""
 
 
+DEFAULT_TIME_LIMIT = 1000
+"""Steps after which an episode is truncated where an environment has no limit: a policy that goes round in
+circles would play on for ever."""
+
+
 def make_env(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -32,8 +37,8 @@ def make_env(
     Args:
         env_id: the registered id; `package:Env-v0` imports the package first. MiniGrid's need no package.
         env_kwargs: keyword arguments of the environment's constructor.
-        max_episode_steps: the time limit in environment steps; `None` keeps the registered one, and -1
-            removes it.
+        max_episode_steps: the time limit in environment steps; `None` keeps the registered one, or
+            `DEFAULT_TIME_LIMIT` where there is none, and -1 removes it.
         wrappers: put around the environment, the last outermost.
         frame_skip: environment steps that an action is repeated for, inside the wrappers and outside the time
             limit.
@@ -70,6 +75,8 @@ def make_env(
             f"{env_id!r} could not be built with env_kwargs={dict(env_kwargs or {})!r}: {error}. "
             "See the environment's documentation for the arguments that it takes."
         ) from error
+    if max_episode_steps is None and env.spec is not None and env.spec.max_episode_steps is None:
+        env = gymnasium.wrappers.TimeLimit(env, DEFAULT_TIME_LIMIT)
     if frame_skip > 1:
         env = FrameSkip(env, frame_skip)
     for number, wrapper in enumerate(wrappers, start=1):

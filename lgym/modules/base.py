@@ -121,6 +121,11 @@ class PolicyLearner(OptimizedModule, ABC):
         return self.compares_groups
 
     @property
+    def single_pass(self) -> bool:
+        """True if nothing holds further passes over a rollout near the policy that played it."""
+        return self.loss_config.clip_low is None
+
+    @property
     def uses_sft(self) -> bool:
         return self.sft.coef > 0 or self.sft.rollouts > 0
 

@@ -1,9 +1,13 @@
 """Proximal policy optimization."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lgym.modules.actor_critic import ActorCritic
 from lgym.modules.advantages import AdvantageLevel, Advantages, token_timeline
@@ -12,10 +16,21 @@ from lgym.modules.config_checks import require_one_of
 from lgym.modules.configs import CriticConfig, LossConfig
 from lgym.modules.preparation import evaluate_batch
 from lgym.modules.response_batch import RolloutTurns
+from lgym.modules.schedules import WarmupCosine
 from lgym.policies import CandidatePolicy
 
-PPO_LOSS = LossConfig(entropy_coef=0.01, old_kl_coef=0.3, target_kl=0.2)
+PPO_LOSS = LossConfig(entropy_coef=0.003, old_kl_coef=0.1)
 PPO_CRITIC = CriticConfig(value_warmup=1)
+
+
+def ppo_optimizer(parameters: Iterable[Any]) -> Optimizer:
+    """The optimizer where none is configured."""
+    return torch.optim.AdamW(parameters, lr=8e-4, weight_decay=0.0)
+
+
+def ppo_schedule(optimizer: Optimizer) -> LRScheduler:
+    """The schedule where none is configured."""
+    return WarmupCosine(optimizer, warmup=2, total=100)
 
 
 class PPO(ActorCritic):
@@ -36,6 +51,8 @@ class PPO(ActorCritic):
         loss: LossConfig = PPO_LOSS,
         critic: CriticConfig = PPO_CRITIC,
         advantage_level: AdvantageLevel = "turn",
+        optimizer: OptimizerCallable = ppo_optimizer,
+        lr_scheduler: LRSchedulerCallable | None = ppo_schedule,
         **kwargs: Any,
     ) -> None:
         """
@@ -47,10 +64,19 @@ class PPO(ActorCritic):
             advantage_level: the steps of GAE: turns, whose tokens all have the turn's advantage; or the
                 tokens that the policy chose, from turn to turn past all others: then the discount still
                 counts turns, and `gae_lambda` tokens.
-            **kwargs: of every algorithm with a critic: llm, optimizer, lr_scheduler, sft, gamma, gae_lambda,
-                whiten_advantages.
+            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 8e-4.
+            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
+                default two rollouts of warm-up and a fall to a tenth in 100. Null is none.
+            **kwargs: of every algorithm with a critic: llm, sft, gamma, gae_lambda, whiten_advantages.
         """
-        super().__init__(policy=policy or CandidatePolicy(), loss=loss, critic=critic, **kwargs)
+        super().__init__(
+            policy=policy or CandidatePolicy(),
+            loss=loss,
+            critic=critic,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            **kwargs,
+        )
         require_one_of("advantage_level", advantage_level, AdvantageLevel)
         self.advantage_level = advantage_level
 

@@ -1,0 +1,77 @@
+"""The settings of the data side that follow from its environment: random play decides what is not given."""
+
+from collections.abc import Callable, Set
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import gymnasium
+import torch
+
+from lgym.agents import GeneralAgent, TextAgent
+from lgym.data.data_config import DataConfig
+from lgym.data.exploration_choice import exploration_choices
+from lgym.data.random_play import RandomPlay, play_at_random
+from lgym.data.sizing import Choice, prompts_in, size_choices
+from lgym.types import Learner
+
+DEFAULTS: dict[str, Any] = {
+    "num_envs": None,
+    "update_epochs": 4,
+    "minibatch_size": 32,
+    "frame_skip": 1,
+    "exploration_bonus": None,
+    "episodes_per_rollout": None,
+    "turns_per_rollout": None,
+}
+"""Settings that random play decides where they are not given, and their values where it is not asked."""
+
+MEASURED_TURNS, MEASURED_EPISODES, MEASURED_SECONDS = 4096, 40, 10.0
+"""Random play that decides, and the time after which less has to do."""
+
+
+def measured_settings(
+    settings: DataConfig,
+    open_names: Set[str],
+    make_env: Callable[[int], gymnasium.Env],
+    agent: TextAgent,
+    learner: Learner,
+    device: torch.device,
+) -> list[Choice]:
+    """Play at random, and decide what is not given, each with its reason.
+
+    Args:
+        settings: the run's, which do not say how much a rollout plays.
+        open_names: those of `DEFAULTS` that are not given.
+        make_env: makes an environment of training, with a frame skip.
+        agent: its words.
+        learner: which learns from the rollouts.
+        device: on which it computes.
+
+    Returns:
+        Settings of the data side by name, and `resolution` of a `GeneralAgent`.
+    """
+
+    def play(frame_skip: int, agent: TextAgent = agent) -> RandomPlay:
+        return play_at_random(
+            partial(make_env, frame_skip),
+            agent,
+            history=settings.history,
+            episodes=MEASURED_EPISODES,
+            turns=MEASURED_TURNS,
+            seed=settings.seed,
+            seconds=MEASURED_SECONDS,
+        )
+
+    random, choices = exploration_choices(settings.frame_skip or 1, open_names, make_env, play)
+    most_prompts = prompts_in(settings.target_rollout_seconds, random, learner, device)
+    texts = len(random.questions)
+    if isinstance(agent, GeneralAgent) and texts > most_prompts:
+        if resolution := agent.choose_resolutions(random.observations, round(most_prompts)):
+            frame_skip = {choice.name: choice.value for choice in choices}.get("frame_skip", settings.frame_skip)
+            coarse = deepcopy(agent)
+            coarse.resolve(resolution)
+            random = play(frame_skip or 1, coarse)
+            why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"
+            choices.append(Choice("resolution", resolution, why))
+    return choices + size_choices(settings, open_names, random, learner, most_prompts)
