@@ -82,6 +82,7 @@ class ResponseBatch:
     old_candidate_logprobs: Tensor | None = None  # [U, C] of the behavior policy, where they are known
     ref_logprobs: Tensor | None = None  # [B, T] of the frozen reference, where a loss wants them
     ref_candidate_logprobs: Tensor | None = None  # [U, C] likewise
+    turn_weights: Tensor | None = None  # [B] of the turns in sums over them; 1 where there are none
     supervised: ResponseBatch | None = None
     metrics: Mapping[str, float] | None = None
     token_traces: tuple[tuple[TokenTrace, ...], ...] = ()
@@ -141,6 +142,29 @@ class ResponseBatch:
         response_ids = tuple(compress(self.response_ids, keep.tolist()))
         return replace(self, prompt_chains=tuple(filter(None, chains)), response_ids=response_ids, **kept)
 
+    def thinned(self, size: int, rng: np.random.Generator) -> ResponseBatch:
+        """A random part of about `size` distinct prompts, drawn with probability in proportion to their turns,
+        and at most 1.
+
+        The turns of a prompt that is drawn weigh one over its probability, so that sums over turns keep their
+        expectation: Horvitz & Thompson 1952, doi:10.1080/01621459.1952.10483446; drawn systematically (Madow
+        1949). Prompts that were met once in a long tail are so asked for in a few passes, and not in each.
+        Prompts that extend each other are drawn together.
+        """
+        prompts = sum(map(len, self.prompt_chains))
+        if prompts <= size:
+            return self
+        turns = torch.bincount(self.prompt_index, minlength=len(self.prompts)).double()
+        chain_turns = np.array([float(turns[list(chain)].sum()) for chain in self.prompt_chains])
+        chances = inclusion_probabilities(chain_turns, size * len(self.prompt_chains) / prompts)
+        ends = np.floor(chances.cumsum() + rng.random())
+        drawn = np.diff(ends, prepend=0.0) > 0
+        weights = torch.zeros(len(self.prompts))
+        for chain, chance in zip(compress(self.prompt_chains, drawn), chances[drawn], strict=True):
+            weights[list(chain)] = 1 / chance
+        turn_weights = weights[self.prompt_index]
+        return replace(self, turn_weights=turn_weights).where(turn_weights > 0)
+
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[ResponseBatch]:
         """One pass over the prompt chains in the given order: `size` prompts at a time, or distinct
         responses, each with every turn that had it. So a pass computes each of them once, however often it
@@ -181,6 +205,18 @@ class ResponseBatch:
         numbers: dict[tuple[int, tuple[int, ...], int], int] = {}
         keys = zip(self.prompt_index.tolist(), self.response_ids, self.choices.tolist(), strict=True)
         return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def inclusion_probabilities(sizes: np.ndarray, count: float) -> np.ndarray:
+    """Probabilities in proportion to [n] sizes above 0, at most 1, that add up to `count`, at most n."""
+    chances = np.zeros(len(sizes))
+    certain = np.zeros(len(sizes), dtype=bool)
+    while True:
+        chances[~certain] = sizes[~certain] * (count - certain.sum()) / sizes[~certain].sum()
+        chances[certain] = 1.0
+        if not (chances > 1.0).any():
+            return chances
+        certain |= chances >= 1.0
 
 
 def _balanced(

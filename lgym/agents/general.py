@@ -20,7 +20,7 @@ from lgym.types import ConfigError, ParsedAction
 class _Bound(NamedTuple):
     vocabulary: ActionVocabulary
     formatter: ObservationFormatter
-    system_prompt: str
+    task: str
     agent: TextAgent | None  # that lgym has for the environment
 
 
@@ -94,11 +94,11 @@ class GeneralAgent(TextAgent):
         names = known.actions if self._action_names is None else self._action_names
         vocabulary = action_vocabulary(env, names)
         env_name = env.spec.name if env.spec is not None else type(env.unwrapped).__name__
-        task = self.task or known.task or f"You play {env_name}."
+        task = (self.task or known.task or f"You play {env_name}.").rstrip()
         self._bound = _Bound(
             vocabulary,
             known.formatter(env.observation_space, self.observation_settings, agent),
-            f"{task.rstrip()} {vocabulary.answer_format}",
+            task,
             agent,
         )
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
@@ -106,7 +106,13 @@ class GeneralAgent(TextAgent):
 
     @property
     def system_prompt(self) -> str:
-        return self._require_bound().system_prompt
+        bound = self._require_bound()
+        return f"{bound.task} {bound.vocabulary.answer_format}"
+
+    @property
+    def task_text(self) -> str:
+        """The beginning of the system prompt: `task`, or what is known of the environment."""
+        return self._require_bound().task
 
     def format_observation(self, observation: Any) -> str:
         return self._require_bound().formatter(observation)

@@ -6,6 +6,7 @@ from lgym.cli.library_noise import silence_libraries  # before libraries are imp
 # isort: split
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ READ_ONLY_TRAINER: dict[str, Any] = {
 }
 
 # The subcommands that write no run's folder, with their options that need no value.
-READ_ONLY_SWITCHES = {"check": (), "play": ("greedy", "human", "render")}
+READ_ONLY_SWITCHES = {"check": (), "new": (), "play": ("greedy", "human", "render")}
 
 
 def default_precision(llm: LLMConfig) -> str:
@@ -225,6 +226,13 @@ class LgymCLI(LightningCLI):
             sys.exit(1)
 
 
+def with_env(args: Sequence[str]) -> list[str]:
+    """The command line with `lgym new ENV_ID` written out."""
+    if len(args) > 1 and args[0] == "new" and not args[1].startswith("-"):
+        return ["new", "--data.env", *args[1:]]
+    return list(args)
+
+
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
 
@@ -240,5 +248,7 @@ def main(args: list[str] | None = None) -> None:
     silence_libraries()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
+    if args is None:
+        sys.argv[1:] = with_env(sys.argv[1:])
     with errors_as_messages():
-        LgymCLI(args)
+        LgymCLI(args if args is None else with_env(args))

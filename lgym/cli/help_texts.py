@@ -10,6 +10,7 @@ COMMANDS = {
     "predict": "Play episodes and write them, with every text, as JSON lines.",
     "check": "Look before training: what the model will see, problems with their remedy, the time a rollout "
     "takes. Within a minute.",
+    "new": "Write a complete YAML for an environment: lgym new ENV_ID.",
     "play": "Watch the agent play in the terminal, or play yourself.",
 }
 """Descriptions of the subcommands."""

@@ -12,6 +12,7 @@ from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
 from lgym.cli.check.time_budget import TimeBudget
+from lgym.cli.new import write_new
 from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.cli.runs import run_folder
 from lgym.data import RolloutDataModule
@@ -81,6 +82,23 @@ class LgymTrainer(Trainer):
         checkup = Checkup(datamodule, model, TimeBudget(seconds))
         checkup.run(random_episodes, lambda work: self._with_model(work, model, datamodule, ckpt_path), json)
         return checkup.findings
+
+    def new(
+        self,
+        model: PolicyLearner,
+        datamodule: RolloutDataModule,
+        out: str | None = None,
+        agent: str | None = None,
+    ) -> None:
+        """Write a complete YAML for an environment, with the numbers that random play decides and why.
+
+        Args:
+            model: the run's module.
+            datamodule: the run's data.
+            out: the file to write; null takes the environment's name.
+            agent: a Python file to write too, with an agent to put into your own words; null writes none.
+        """
+        write_new(self, model, datamodule, out, agent)
 
     def play(
         self,

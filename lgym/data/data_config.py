@@ -72,6 +72,11 @@ class RolloutConfig:
     """Passes over each rollout; null takes what random play decides, or 4 where the size of a rollout is
     given. 1 for an algorithm without clipping."""
 
+    prompts_per_pass: int | None = None
+    """Distinct prompts that a pass learns from, drawn with probability in proportion to their turns, whose
+    weights make up for those left out. Null takes what random play decides, or all of them where the size of a
+    rollout is given. (Of a text-generating policy, all responses to them.)"""
+
     minibatch_size: int | None = None
     """Distinct prompts in a minibatch, with every turn that was played from them; of a text-generating
     policy, distinct responses, with every turn that gave them. Null takes what random play decides, or 32
@@ -163,6 +168,7 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             "num_envs",
             "frame_skip",
             "update_epochs",
+            "prompts_per_pass",
             "minibatch_size",
             "sft_batch_size",
             "group_size",

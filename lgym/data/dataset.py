@@ -79,8 +79,10 @@ class RolloutDataset(IterableDataset):
         """Passes over a rollout, with demonstrated turns beside each minibatch."""
         order_rng = self.play.rngs["order"]
         for _ in range(self.settings.update_epochs):
-            order = order_rng.permutation(len(batch.prompt_chains)).tolist()
-            for minibatch in minibatches(batch, self.settings.minibatch_size, order):
+            limit = self.settings.prompts_per_pass
+            part = batch if limit is None else batch.thinned(limit, order_rng)
+            order = order_rng.permutation(len(part.prompt_chains)).tolist()
+            for minibatch in minibatches(part, self.settings.minibatch_size, order):
                 turns = None if self.sft_sampler is None else self.sft_sampler.sample(order_rng)
                 yield replace(minibatch, supervised=turns)
 

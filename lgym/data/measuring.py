@@ -18,6 +18,7 @@ from lgym.types import Learner
 DEFAULTS: dict[str, Any] = {
     "num_envs": None,
     "update_epochs": 4,
+    "prompts_per_pass": None,
     "minibatch_size": 32,
     "frame_skip": 1,
     "exploration_bonus": None,

@@ -28,7 +28,7 @@ class Choice:
 
 
 FEWEST_TURNS, ENOUGH_TURNS, MOST_TURNS = 512, 4096, 32768
-FEWEST_EPISODES = 32
+FEWEST_EPISODES, FEWEST_LEARNED = 32, 64
 FEWEST_ENVS, DEFAULT_ENVS, MOST_ENVS = 8, 16, 256
 EPISODES_PER_ENV = 2
 
@@ -40,12 +40,12 @@ TOKENS_PER_SECOND = {"cpu": 330.0, "mps": 3_000.0, "cuda": 50_000.0}
 they decide the size, and only a fixed figure makes a run's size repeat."""
 
 CHARACTERS_PER_TOKEN = 4
-NEW_TOKEN_COST = 3
-"""Cost of a generated token, in tokens that are learned from once."""
+NEW_TOKEN_COST, PLAY_COST = 3, 0.4
+"""Cost of a generated token, and of a token that is only asked about, in tokens that are learned from once."""
 
 PASSES, FEWEST_PASSES = 4, 2
-FEWEST_PROMPTS, MOST_PROMPTS, MINIBATCHES = 4, 64, 8
-"""Distinct prompts of a minibatch, and minibatches of a pass where they allow it."""
+FEWEST_PROMPTS, MOST_PROMPTS, STEPS = 4, 64, 32
+"""Distinct prompts of a minibatch, and steps that a rollout is learned in where they allow it."""
 
 
 def size_choices(
@@ -65,23 +65,24 @@ def size_choices(
         play = replace(play, distinct=list(range(1, len(play.distinct) + 1)))
     names = {"num_envs", "update_epochs", "minibatch_size"} - open_names
     given: dict[str, int] = {name: getattr(settings, name) for name in names}
-    turns, passes = turns_and_passes(
+    turns, passes, prompts = turns_and_passes(
         play, length, most_prompts, 1 if learner.single_pass else given.get("update_epochs")
     )
     num_envs = given.get("num_envs") or environments(turns, length)
     turns = num_envs * max(1, round(turns / num_envs))
     distinct = play.distinct_after(turns)
-    minibatch = given.get("minibatch_size") or prompts_of_minibatch(distinct)
+    minibatch = given.get("minibatch_size") or prompts_of_minibatch(min(distinct, prompts) * passes)
     amount: dict[str, int | None] = {"episodes_per_rollout": None, "turns_per_rollout": turns}
     if learner.needs_whole_episodes or settings.self_imitation is not None:
         groups = max(2, round(turns / length / settings.group_size))
         amount = {"episodes_per_rollout": settings.group_size * groups, "turns_per_rollout": None}
-    minibatches = math.ceil(distinct / minibatch)
+    minibatches = math.ceil(min(distinct, prompts) / minibatch)
     why_turns = f"about {distinct:,.0f} distinct prompts, {settings.target_rollout_seconds:g} s at a rough estimate"
     choices = [
         Choice("num_envs", num_envs, f"an episode has {length:,.0f} turns"),
         *(Choice(name, value, why_turns) for name, value in amount.items()),
         Choice("update_epochs", passes, "passes over a rollout"),
+        Choice("prompts_per_pass", prompts, "those with the most turns, when there are more"),
         Choice("minibatch_size", minibatch, f"distinct prompts; {minibatches} minibatches in a pass"),
     ]
     return [choice for choice in choices if choice.name in open_names and choice.value is not None]
@@ -103,23 +104,29 @@ def tokens_per_turn(questions: Iterable[tuple[str, tuple[str, ...]]]) -> float:
     )
 
 
-def turns_and_passes(play: RandomPlay, length: float, most: float, passes: int | None) -> tuple[int, int]:
-    """Turns of a rollout, and passes over it: as many turns as there is time for, of `FEWEST_EPISODES`
-    episodes or `ENOUGH_TURNS` at least; and fewer passes before fewer episodes.
+def turns_and_passes(
+    play: RandomPlay, length: float, most: float, passes: int | None
+) -> tuple[int, int, int]:
+    """Turns of a rollout, passes over it, and distinct prompts of a pass.
+
+    Most turns of a long rollout are at few prompts, so a rollout is as long as half of the time allows to play,
+    but of `FEWEST_EPISODES` episodes or `ENOUGH_TURNS` at least; passes that do not fit into the rest learn
+    from the prompts that have most of the turns.
 
     Args:
         play: random play in the run's environment.
         length: turns of an episode.
-        most: distinct prompts that one pass has the time for.
+        most: distinct prompts that there is time to learn from once.
         passes: over a rollout, where they are given.
     """
     fewest = min(ENOUGH_TURNS, max(FEWEST_TURNS, 2 ** math.ceil(math.log2(FEWEST_EPISODES * length))))
-    sizes = [MOST_TURNS >> n for n in range(16) if MOST_TURNS >> n >= fewest]
-    for wanted in (passes or PASSES, passes or FEWEST_PASSES):
-        for turns in sizes:
-            if wanted * play.distinct_after(turns) <= most:
-                return turns, wanted
-    return fewest, passes or FEWEST_PASSES
+    turns = MOST_TURNS
+    while turns > fewest and play.distinct_after(turns) * PLAY_COST > most / 2:
+        turns //= 2
+    distinct = play.distinct_after(turns)
+    rest = max(most / 2, most - distinct * PLAY_COST)
+    passes = passes or (PASSES if PASSES * distinct <= rest else FEWEST_PASSES)
+    return turns, passes, max(FEWEST_LEARNED, math.ceil(rest / passes))
 
 
 def environments(turns: int, length: float) -> int:
@@ -129,9 +136,9 @@ def environments(turns: int, length: float) -> int:
     return min(MOST_ENVS, max(FEWEST_ENVS, turns // MOST_STEPS, 2 ** round(math.log2(wanted))))
 
 
-def prompts_of_minibatch(distinct: float) -> int:
-    """Distinct prompts in a minibatch: a power of 2 that makes about `MINIBATCHES` of a pass."""
-    size: int = 2 ** round(math.log2(max(1.0, distinct / MINIBATCHES)))
+def prompts_of_minibatch(prompts: float) -> int:
+    """Distinct prompts in a minibatch, of those of all passes: a power of 2 that makes about `STEPS` of them."""
+    size: int = 2 ** round(math.log2(max(1.0, prompts / STEPS)))
     return min(MOST_PROMPTS, max(FEWEST_PROMPTS, size))
 
 

@@ -78,7 +78,12 @@ def policy_objective(
     }
     weighted = [weight * terms[name] for name, weight in weights.items() if name in terms]
     total = sum(weighted, torch.zeros(mask.shape, device=mask.device))
-    return (total * mask / divisors[config.loss_aggregation]).sum() * batch.loss_scale
+    return weighted_sum(batch, total * mask / divisors[config.loss_aggregation]) * batch.loss_scale
+
+
+def weighted_sum(batch: ResponseBatch, losses: Tensor) -> Tensor:
+    """The sum of [B, ...] losses over turns, by their weights."""
+    return losses.sum() if batch.turn_weights is None else (losses.sum(1) * batch.turn_weights).sum()
 
 
 def value_objective(
@@ -106,4 +111,4 @@ def value_objective(
         )
     mask = batch.action_mask if width > 1 else torch.ones_like(batch.action_mask[:, :1])
     weighted = config.value_coef * losses * mask / mask.sum(1, keepdim=True).clamp(min=1)
-    return weighted.sum() * batch.loss_scale, masked_mean(losses, mask)
+    return weighted_sum(batch, weighted) * batch.loss_scale, masked_mean(losses, mask)
