@@ -98,16 +98,21 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             self._offers_candidates &= validation.offers_candidates(agents[stage], env, self.seed)
         return agents
 
-    def env_maker(self, stage: str, frame_skip: int | None = None) -> Callable[[], gymnasium.Env]:
-        """A function that makes an environment as a stage plays it: fit, validate, test or predict; with
-        another frame skip where one is given."""
+    def env_maker(self, stage: str, **changed: Any) -> Callable[[], gymnasium.Env]:
+        """A function that makes an environment as a stage plays it: fit, validate, test or predict.
+
+        Args:
+            stage: of the run.
+            **changed: `max_episode_steps` or `frame_skip` in place of the run's.
+        """
         kwargs = self.env_kwargs or {}
         if stage != "fit":
             kwargs = kwargs | (self.eval_env_kwargs or {})
         if stage == "test":
             kwargs = kwargs | (self.test_env_kwargs or {})
         wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
-        return partial(make_env, self.env, kwargs, self.max_episode_steps, wrappers, frame_skip or self.frame_skip)
+        steps = {"max_episode_steps": self.max_episode_steps, "frame_skip": self.frame_skip}
+        return partial(make_env, self.env, kwargs, wrappers=wrappers, **(steps | changed))
 
     def choose_settings(self, learner: Learner, device: torch.device) -> Sequence[Choice]:
         """Let random play decide what is not given (`lgym.data.measuring`), unless the run says how much a
@@ -125,7 +130,12 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
             return ()
         choices = measured_settings(
-            self, self._open, lambda skip: self.env_maker("fit", skip)(), self.agent, learner, device
+            self,
+            self._open,
+            lambda **changed: self.env_maker("fit", **changed)(),
+            self.agent,
+            learner,
+            device,
         )
         self._take({choice.name: choice.value for choice in choices})
         return choices

@@ -1,4 +1,5 @@
-"""Ways to find rewards that random play seldom meets: a longer stride, or a bonus for what is new."""
+"""Ways to find rewards that random play seldom meets: shorter episodes, a longer stride, or a bonus for what is
+new."""
 
 from collections import Counter
 from collections.abc import Callable, Set
@@ -10,6 +11,10 @@ import numpy as np
 from lgym.data.random_play import RandomPlay
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice
+from lgym.envs.make import DEFAULT_TIME_LIMIT
+
+TIME_LIMIT = 200
+"""Environment steps of an episode where the environment has no limit, and random play finds no end."""
 
 FRAME_SKIPS = (2, 4, 8, 16)
 RARE, FREQUENT = 0.1, 0.4
@@ -19,46 +24,61 @@ learn from, and with `FREQUENT` there is enough."""
 FEWEST_EPISODES = 10
 """Random episodes below which nothing is decided."""
 
+FEW_REWARDS = 5
+"""Different rewards of a turn up to which they name events, such as a step, a fall and the goal."""
+
 
 def exploration_choices(
-    frame_skip: int,
-    open_names: Set[str],
-    make_env: Callable[[int], gymnasium.Env],
-    play: Callable[[int], RandomPlay],
+    open_names: Set[str], make_env: Callable[..., gymnasium.Env], play: Callable[..., RandomPlay]
 ) -> tuple[RandomPlay, list[Choice]]:
-    """Choose `frame_skip` and `exploration_bonus` where they are not given and random returns are nearly all
-    the same.
+    """Choose `max_episode_steps`, `frame_skip` and `exploration_bonus` where they are not given and random
+    play does not get anywhere.
 
     Of a vector of real numbers, as physics gives, one step changes little, and an action that is repeated
     gets further; elsewhere each step may count, and a bonus pays for observations that are new.
 
     Args:
-        frame_skip: where none is chosen.
         open_names: settings that are not given.
-        make_env: makes its environment, with a frame skip.
+        make_env: makes the environment, with another `frame_skip` or `max_episode_steps`.
         play: plays some random episodes in it.
 
     Returns:
         Random play as training will play, and the choices.
     """
-    plays = {frame_skip: (random := play(frame_skip))}
-    if len(random.returns) < FEWEST_EPISODES or differing(random) >= RARE:
-        return random, []
+    choices, changed = [], {}
+    random = play()
+    endless = random.truncated >= (1 - RARE) * len(random.lengths)
+    if "max_episode_steps" in open_names and endless and random.mean_length > DEFAULT_TIME_LIMIT / 2:
+        why = f"no limit of its own, and random episodes have {random.mean_length:.0f} steps"
+        choices.append(Choice("max_episode_steps", TIME_LIMIT, why))
+        changed["max_episode_steps"] = TIME_LIMIT
+        random = play(**changed)
+    if len(random.returns) < FEWEST_EPISODES:
+        return random, choices
     same = f"{1 - differing(random):.0%} of {len(random.returns)} random episodes had the same return"
-    choices = []
-    if "frame_skip" in open_names and changes_slowly(make_env):
+    if differing(random) < RARE and "frame_skip" in open_names and changes_slowly(make_env):
+        plays = {1: random}
         for skip in FRAME_SKIPS:
-            plays[skip] = play(skip)
+            plays[skip] = play(**changed, frame_skip=skip)
             if differing(plays[skip]) >= FREQUENT:
                 break
         best = max(plays, key=lambda skip: (differing(plays[skip]), -skip))
-        if best != frame_skip:
-            random = play(best)
-            why = f"{same}; so {1 - differing(random):.0%}"
-            choices.append(Choice("frame_skip", best, why))
-    if "exploration_bonus" in open_names and differing(random) < RARE:
-        choices.append(Choice("exploration_bonus", ExplorationBonus(), same))
+        if best > 1:
+            random = plays[best]
+            choices.append(Choice("frame_skip", best, f"{same}; so {1 - differing(random):.0%}"))
+    if "exploration_bonus" in open_names and (reason := why_explore(random)):
+        choices.append(Choice("exploration_bonus", ExplorationBonus(), reason))
     return random, choices
+
+
+def why_explore(play: RandomPlay) -> str:
+    """The reason to pay for what is new; empty where there is none."""
+    episodes = len(play.returns)
+    if differing(play) < RARE:
+        return f"{1 - differing(play):.0%} of {episodes} random episodes had the same return"
+    if play.truncated > (1 - RARE) * episodes and len(play.rewards) <= FEW_REWARDS:
+        return f"the time limit ended {play.truncated / episodes:.0%} of {episodes} random episodes"
+    return ""
 
 
 def differing(play: RandomPlay) -> float:
@@ -67,9 +87,9 @@ def differing(play: RandomPlay) -> float:
     return 1 - max(returns.values(), default=0) / max(1, len(play.returns))
 
 
-def changes_slowly(make_env: Callable[[int], gymnasium.Env]) -> bool:
+def changes_slowly(make_env: Callable[..., gymnasium.Env]) -> bool:
     """Check if observations are vectors of real numbers, and actions a choice."""
-    with closing(make_env(1)) as env:
+    with closing(make_env()) as env:
         space = env.observation_space
         return (
             isinstance(space, gymnasium.spaces.Box)

@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "update_epochs": 4,
     "prompts_per_pass": None,
     "minibatch_size": 32,
+    "max_episode_steps": None,
     "frame_skip": 1,
     "exploration_bonus": None,
     "episodes_per_rollout": None,
@@ -34,7 +35,7 @@ MEASURED_TURNS, MEASURED_EPISODES, MEASURED_SECONDS = 4096, 40, 10.0
 def measured_settings(
     settings: DataConfig,
     open_names: Set[str],
-    make_env: Callable[[int], gymnasium.Env],
+    make_env: Callable[..., gymnasium.Env],
     agent: TextAgent,
     learner: Learner,
     device: torch.device,
@@ -44,7 +45,7 @@ def measured_settings(
     Args:
         settings: the run's, which do not say how much a rollout plays.
         open_names: those of `DEFAULTS` that are not given.
-        make_env: makes an environment of training, with a frame skip.
+        make_env: makes an environment of training, with another `frame_skip` or `max_episode_steps`.
         agent: its words.
         learner: which learns from the rollouts.
         device: on which it computes.
@@ -53,9 +54,9 @@ def measured_settings(
         Settings of the data side by name, and `resolution` of a `GeneralAgent`.
     """
 
-    def play(frame_skip: int, agent: TextAgent = agent) -> RandomPlay:
+    def play(agent: TextAgent = agent, **changed: int) -> RandomPlay:
         return play_at_random(
-            partial(make_env, frame_skip),
+            partial(make_env, **changed),
             agent,
             history=settings.history,
             episodes=MEASURED_EPISODES,
@@ -64,15 +65,15 @@ def measured_settings(
             seconds=MEASURED_SECONDS,
         )
 
-    random, choices = exploration_choices(settings.frame_skip or 1, open_names, make_env, play)
+    random, choices = exploration_choices(open_names, make_env, play)
     most_prompts = prompts_in(settings.target_rollout_seconds, random, learner, device)
     texts = len(random.questions)
     if isinstance(agent, GeneralAgent) and texts > most_prompts:
         if resolution := agent.choose_resolutions(random.observations, round(most_prompts)):
-            frame_skip = {choice.name: choice.value for choice in choices}.get("frame_skip", settings.frame_skip)
             coarse = deepcopy(agent)
             coarse.resolve(resolution)
-            random = play(frame_skip or 1, coarse)
+            changed = {c.name: c.value for c in choices if c.name in ("frame_skip", "max_episode_steps")}
+            random = play(coarse, **changed)
             why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"
             choices.append(Choice("resolution", resolution, why))
     return choices + size_choices(settings, open_names, random, learner, most_prompts)

@@ -46,6 +46,7 @@ class RandomPlay:
         questions: every distinct question, in the order they were met.
         distinct: number of distinct prompts after each turn.
         longest: the longest episode's observations and answers.
+        rewards: every distinct reward of a turn.
         truncated: number of episodes that a time limit ended, and not the game.
         seconds: time that all of it took.
         making_seconds: time that making the environment took.
@@ -57,6 +58,7 @@ class RandomPlay:
     questions: dict[Question, None] = field(default_factory=dict)
     distinct: list[int] = field(default_factory=list)
     longest: list[tuple[str, str]] = field(default_factory=list)
+    rewards: set[float] = field(default_factory=set)
     truncated: int = 0
     seconds: float = 0.0
     making_seconds: float = 0.0
@@ -184,6 +186,7 @@ def _record(
         play.distinct.append(len(prompts))
         turns.append((turn.question[0], turn.answer))
         past = hash((past, turns[-1]))  # stands for all that went before
+        play.rewards.add(turn.reward)
         total += turn.reward
         if turn.terminated or turn.truncated:
             play.returns.append(total)
