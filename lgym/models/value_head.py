@@ -7,11 +7,20 @@ FORGETTING = 0.5
 """Share that the newest returns have in the statistics: a policy that learns soon leaves old returns behind."""
 
 SMALLEST_STD = 1e-3
-"""Smallest standard deviation, as a share of the mean: below it is rounding."""
+"""Smallest standard deviation of returns, as a share of the mean: below it is rounding."""
+
+SMALLEST_FEATURE_STD, LARGEST_FEATURE = 0.1, 10.0
+"""Smallest standard deviation of a feature, as a share of the median one's, and the size at which standardized
+ones are cut off."""
 
 
 class ValueHead(nn.Module):
-    """A two-layer perceptron in fp32, H -> hidden -> 1, whose output is a normalized return.
+    """A two-layer perceptron in fp32, H -> hidden -> 1, from standardized features to a normalized return.
+
+    The hidden states at the ends of prompts are nearly the same: one prompt differs from another by some
+    percent. So each feature has the mean over prompts subtracted and is divided by its standard deviation, as
+    observations are in the field's implementations ("What Matters In On-Policy Reinforcement Learning?",
+    Andrychowicz et al. 2021, arXiv:2006.05990, section 3.3).
 
     V(s) = mean + std * output(s), with the mean and the standard deviation of the returns that it learns. When
     these move, the output layer is rescaled so that no value changes (PopArt: "Learning values across many
@@ -22,25 +31,47 @@ class ValueHead(nn.Module):
 
     mean: Tensor  # [] of returns
     std: Tensor  # [] of returns
-    updates: Tensor  # [] int64
+    feature_mean: Tensor  # [H] of normalized hidden states
+    feature_std: Tensor  # [H] likewise
+    updates: Tensor  # [] int64, rollouts that these follow
 
     def __init__(self, hidden_size: int, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(hidden_size, dtype=torch.float32)
+        self.norm = nn.LayerNorm(hidden_size, elementwise_affine=False)
         self.hidden = nn.Linear(hidden_size, width, dtype=torch.float32)
         self.output = nn.Linear(width, 1, dtype=torch.float32)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
         self.register_buffer("mean", torch.tensor(0.0))
         self.register_buffer("std", torch.tensor(1.0))
+        self.register_buffer("feature_mean", torch.zeros(hidden_size))
+        self.register_buffer("feature_std", torch.ones(hidden_size))
         self.register_buffer("updates", torch.tensor(0))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., H] hidden states of any precision to [...] values, in rewards and the head's own precision
         (fp32)."""
         with torch.autocast(hidden_states.device.type, enabled=False):
-            x = self.norm(hidden_states.to(self.norm.weight.dtype))
+            x = (self.norm(hidden_states.to(self.mean.dtype)) - self.feature_mean) / self.feature_std
+            x = x.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
             return self.mean + self.std * self.output(torch.tanh(self.hidden(x))).squeeze(-1)
+
+    @torch.no_grad()
+    def update_features(self, hidden_states: Tensor) -> None:
+        """Let the features' means and standard deviations follow a rollout's prompts, with the same f.
+
+        Args:
+            hidden_states: [n, H] of distinct prompts; of one alone nothing is learned.
+        """
+        if len(hidden_states) < 2:
+            return
+        share = 1.0 if int(self.updates) == 0 else FORGETTING
+        features = self.norm(hidden_states.to(self.mean.dtype))
+        std = features.std(0)
+        median = std.median()
+        std = std.clamp(min=SMALLEST_FEATURE_STD * float(median)) if median > 0 else torch.ones_like(std)
+        self.feature_mean.lerp_(features.mean(0), share)
+        self.feature_std.lerp_(std, share)
 
     @torch.no_grad()
     def update_statistics(self, returns: Tensor) -> None:

@@ -1,14 +1,23 @@
 """The base class of algorithms with a critic."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
+from lgym import distributed
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
 from lgym.modules.base import PolicyLearner
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import CriticConfig
 from lgym.modules.response_batch import RolloutTurns
+from lgym.rollout import Prompt
 
 DEFAULT_CRITIC = CriticConfig()
+
+FEATURE_PROMPTS = 64
+"""Prompts of a rollout that the value head's features are standardized by."""
 
 
 class ActorCritic(PolicyLearner):
@@ -45,11 +54,18 @@ class ActorCritic(PolicyLearner):
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         return self.gae(turns, turn_timeline(turns))
 
+    def features(self, prompts: Sequence[Prompt]) -> Tensor:
+        """[n, H] hidden states at the ends of some of a rollout's prompts, on the CPU."""
+        some = [prompts[i] for i in np.linspace(0, len(prompts) - 1, FEATURE_PROMPTS).round().astype(int)]
+        with self.inference() as policy:
+            return policy.prompt_states(list(dict.fromkeys(some)))
+
     def gae(self, turns: RolloutTurns, timeline: Timeline) -> Advantages:
         """GAE with this algorithm's settings along a timeline; the value head's statistics follow its
         returns."""
         value_head = self.policy.llm.value_head
         assert value_head is not None
+        value_head.update_features(distributed.all_gather_cat(self.features(turns.rollout.prompts)))
         return gae_advantages(
             turns,
             timeline,

@@ -1,7 +1,7 @@
 """The base of every policy: a language model that acts, and that says how likely its responses are."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -83,11 +83,18 @@ class LLMPolicy(nn.Module, ABC):
             choice: position of the candidate that it names, or -1.
         """
 
-    @torch.no_grad()
     def values(self, prompts: Sequence[Prompt]) -> Tensor:
         """[n] state values on the CPU, in passes of bounded size; NaN without a critic."""
         if not self.has_critic:
             return torch.full((len(prompts),), torch.nan)
+        return self._at_prompt_ends(prompts, self.llm.values)
+
+    def prompt_states(self, prompts: Sequence[Prompt]) -> Tensor:
+        """[n, H] final hidden states at the ends of prompts, in fp32 on the CPU."""
+        return self._at_prompt_ends(prompts, Tensor.float)
+
+    @torch.no_grad()
+    def _at_prompt_ends(self, prompts: Sequence[Prompt], read: Callable[[Tensor], Tensor]) -> Tensor:
         token_ids = [prompt.token_ids for prompt in prompts]
         order: list[int] = []
         values: list[Tensor] = []
@@ -97,7 +104,7 @@ class LLMPolicy(nn.Module, ABC):
                 sequences, list(map(len, sequences)), row_length=self.row_length
             )
             order += chunk
-            values.append(self.llm.values(states[[rows[0] for rows in index]]).cpu())
+            values.append(read(states[[rows[0] for rows in index]]).cpu())
         return torch.cat(values)[torch.tensor(order).argsort()]
 
     def prefetch(self, prompts: Sequence[Prompt]) -> None:
