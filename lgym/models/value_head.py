@@ -42,10 +42,10 @@ class ValueHead(nn.Module):
         self.output = nn.Linear(width, 1, dtype=torch.float32)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
-        self.register_buffer("mean", torch.tensor(0.0))
-        self.register_buffer("std", torch.tensor(1.0))
-        self.register_buffer("feature_mean", torch.zeros(hidden_size))
-        self.register_buffer("feature_std", torch.ones(hidden_size))
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float32))
+        self.register_buffer("std", torch.ones((), dtype=torch.float32))
+        self.register_buffer("feature_mean", torch.zeros(hidden_size, dtype=torch.float32))
+        self.register_buffer("feature_std", torch.ones(hidden_size, dtype=torch.float32))
         self.register_buffer("updates", torch.tensor(0))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
