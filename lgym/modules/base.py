@@ -215,6 +215,8 @@ class PolicyLearner(OptimizedModule, ABC):
         self.steps_braked += braked
         if braked and config.old_kl_coef == 0:
             return None, {}
+        if config.old_kl_target is not None:
+            terms["old_kl"] = terms["old_kl"] * (1 + terms["old_kl"] / config.old_kl_target)
         weights = term_weights(config, self.critic, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:

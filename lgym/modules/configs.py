@@ -43,6 +43,12 @@ class LossConfig:
     only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has
     carried the policy on, and ever harder as an action's probability nears 0."""
 
+    old_kl_target: float | None = None
+    """Divergence from the behavior policy, in nats per decision, at which its weight has doubled; it grows in
+    proportion, so that old_kl_coef * KL * (1 + KL / old_kl_target) holds a policy near where large advantages
+    would carry it away. (A smooth form of the adaptive weight of Schulman et al. 2017, section 4.) Null keeps
+    the weight."""
+
     target_kl: float | None = None
     """A brake: where a minibatch's policy is this far (nats) from the behavior policy, its step leaves out
     the policy's loss and the entropy, and keeps the value's loss and the divergences, which pull it back;
@@ -72,7 +78,7 @@ class LossConfig:
         if self.clip_low is not None and self.clip_high is not None:
             require_clips(self.clip_low, self.clip_high)
         require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef, kl_coef=self.kl_coef)
-        require_positive(target_kl=self.target_kl)
+        require_positive(target_kl=self.target_kl, old_kl_target=self.old_kl_target)
         require_one_of("kl_estimator", self.kl_estimator, KLEstimator)
         require_one_of("kl_in", self.kl_in, KLPlace)
         require_one_of("loss_aggregation", self.loss_aggregation, LossAggregation)
