@@ -20,7 +20,8 @@ class ValueHead(nn.Module):
     The hidden states at the ends of prompts are nearly the same: one prompt differs from another by some
     percent. So each feature has the mean over prompts subtracted and is divided by its standard deviation, as
     observations are in the field's implementations ("What Matters In On-Policy Reinforcement Learning?",
-    Andrychowicz et al. 2021, arXiv:2006.05990, section 3.3).
+    Andrychowicz et al. 2021, arXiv:2006.05990, section 3.3). The language model gets the gradient as if they
+    were not divided: it would be some twenty times as large, and move all hidden states at once.
 
     V(s) = mean + std * output(s), with the mean and the standard deviation of the returns that it learns. When
     these move, the output layer is rescaled so that no value changes (PopArt: "Learning values across many
@@ -52,8 +53,9 @@ class ValueHead(nn.Module):
         """[..., H] hidden states of any precision to [...] values, in rewards and the head's own precision
         (fp32)."""
         with torch.autocast(hidden_states.device.type, enabled=False):
-            x = (self.norm(hidden_states.to(self.mean.dtype)) - self.feature_mean) / self.feature_std
-            x = x.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
+            features = self.norm(hidden_states.to(self.mean.dtype))
+            x = (features.detach() - self.feature_mean) / self.feature_std
+            x = x.clamp(-LARGEST_FEATURE, LARGEST_FEATURE) + (features - features.detach())
             return self.mean + self.std * self.output(torch.tanh(self.hidden(x))).squeeze(-1)
 
     @torch.no_grad()
