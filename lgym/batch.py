@@ -143,12 +143,12 @@ class ResponseBatch:
         return replace(self, prompt_chains=tuple(filter(None, chains)), response_ids=response_ids, **kept)
 
     def thinned(self, size: int, rng: np.random.Generator) -> ResponseBatch:
-        """A random part of about `size` distinct prompts, drawn with probability in proportion to their turns,
-        and at most 1.
+        """A random part of about `size` distinct prompts, drawn with probabilities in proportion to their
+        turns, and at most 1.
 
-        The turns of a prompt that is drawn weigh one over its probability, so that sums over turns keep their
-        expectation: Horvitz & Thompson 1952, doi:10.1080/01621459.1952.10483446; drawn systematically (Madow
-        1949). Prompts that were met once in a long tail are so asked for in a few passes, and not in each.
+        The turns of a prompt that is drawn weigh one over its probability, so that sums over turns keep
+        their expectation (Horvitz & Thompson 1952, doi:10.1080/01621459.1952.10483446; drawn systematically,
+        Madow 1949). The long tail of prompts that were met once is so asked for in a few passes, not in each.
         Prompts that extend each other are drawn together.
         """
         prompts = sum(map(len, self.prompt_chains))

@@ -2,9 +2,9 @@
 
     python scripts/results_table.py docs/first_tries.md runs/acrobot/version_0 [MORE_RUNS ...]
 
-Between two marks of the file the table is replaced; the text around it stays. Returns are those of evaluations:
-sampled, and greedy, before the first step and at the end, and the best sampled one. Minutes are those between
-the first and the last entry of a run's record.
+Between two marks of the file the table is replaced; the text around it stays. Returns are those of
+evaluations: sampled, and greedy, before the first step and at the end, and the best sampled one. Minutes are
+those between the first and the last entry of a run's record.
 """
 
 from __future__ import annotations

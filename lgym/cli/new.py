@@ -104,7 +104,7 @@ def model_lines(module: PolicyLearner, rollouts: int) -> Iterator[str]:
     yield "      class_path: lgym.modules.schedules.WarmupCosine"
     yield f"      init_args: {{warmup: {min(2, max(0, rollouts - 1))}, total: {max(1, rollouts)}}}"
     if isinstance(module, ActorCritic):
-        yield f"    gamma: {module.gamma} # discount per turn: a reward counts for about {horizon(module.gamma)}"
+        yield f"    gamma: {module.gamma} # per turn: a reward counts for about {horizon(module.gamma)}"
         yield f"    gae_lambda: {module.gae_lambda}"
         critic = module.critic
         yield f"    critic: {{value_coef: {critic.value_coef}, value_warmup: {critic.value_warmup}}}"

@@ -65,17 +65,17 @@ class RolloutConfig:
     the next rollout."""
 
     target_rollout_seconds: float = 60.0
-    """Time that random play lets a rollout take, playing and learning, at a rough estimate for a model of 135M
-    parameters. It decides the size of a rollout where that is not given."""
+    """Time that random play lets a rollout take, playing and learning, at a rough estimate for a model of
+    135M parameters. It decides the size of a rollout where that is not given."""
 
     update_epochs: int | None = None
     """Passes over each rollout; null takes what random play decides, or 4 where the size of a rollout is
     given. 1 for an algorithm without clipping."""
 
     prompts_per_pass: int | None = None
-    """Distinct prompts that a pass learns from, drawn with probability in proportion to their turns, whose
-    weights make up for those left out. Null takes what random play decides, or all of them where the size of a
-    rollout is given. (Of a text-generating policy, all responses to them.)"""
+    """Distinct prompts that a pass learns from, drawn with probabilities in proportion to their turns, whose
+    weights make up for those left out. Null takes what random play decides, or all of them where the size of
+    a rollout is given. (Of a text-generating policy, all responses to them.)"""
 
     minibatch_size: int | None = None
     """Distinct prompts in a minibatch, with every turn that was played from them; of a text-generating

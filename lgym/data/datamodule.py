@@ -17,15 +17,15 @@ from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
+from lgym.data.measuring import DEFAULTS, measured_settings
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
-from lgym.data.measuring import DEFAULTS, measured_settings
+from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
 from lgym.data.sizing import Choice, default_envs

@@ -1,4 +1,4 @@
-"""Ways to find rewards that random play seldom meets: shorter episodes, a longer stride, or a bonus for what is
+"""Ways to find rewards that random play seldom meets: shorter episodes, a longer stride, a bonus for what is
 new."""
 
 from collections import Counter

@@ -68,12 +68,14 @@ def measured_settings(
     random, choices = exploration_choices(open_names, make_env, play)
     most_prompts = prompts_in(settings.target_rollout_seconds, random, learner, device)
     texts = len(random.questions)
+    resolution = {}
     if isinstance(agent, GeneralAgent) and texts > most_prompts:
-        if resolution := agent.choose_resolutions(random.observations, round(most_prompts)):
-            coarse = deepcopy(agent)
-            coarse.resolve(resolution)
-            changed = {c.name: c.value for c in choices if c.name in ("frame_skip", "max_episode_steps")}
-            random = play(coarse, **changed)
-            why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"
-            choices.append(Choice("resolution", resolution, why))
+        resolution = agent.choose_resolutions(random.observations, round(most_prompts))
+    if resolution:
+        coarse = deepcopy(agent)
+        coarse.resolve(resolution)
+        changed = {c.name: c.value for c in choices if c.name in ("frame_skip", "max_episode_steps")}
+        random = play(coarse, **changed)
+        why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"
+        choices.append(Choice("resolution", resolution, why))
     return choices + size_choices(settings, open_names, random, learner, most_prompts)

@@ -12,6 +12,7 @@ from lgym.data.data_config import DataConfig
 from lgym.data.random_play import RandomPlay
 from lgym.types import Learner
 
+
 @dataclass(frozen=True)
 class Choice:
     """A setting that random play decided."""
@@ -41,7 +42,7 @@ they decide the size, and only a fixed figure makes a run's size repeat."""
 
 CHARACTERS_PER_TOKEN = 4
 NEW_TOKEN_COST, PLAY_COST = 3, 0.4
-"""Cost of a generated token, and of a token that is only asked about, in tokens that are learned from once."""
+"""Cost of a generated token, and of one that is only asked about, in tokens that are learned from once."""
 
 PASSES, FEWEST_PASSES = 4, 2
 FEWEST_PROMPTS, MOST_PROMPTS, STEPS = 4, 64, 32
@@ -77,7 +78,9 @@ def size_choices(
         groups = max(2, round(turns / length / settings.group_size))
         amount = {"episodes_per_rollout": settings.group_size * groups, "turns_per_rollout": None}
     minibatches = math.ceil(min(distinct, prompts) / minibatch)
-    why_turns = f"about {distinct:,.0f} distinct prompts, {settings.target_rollout_seconds:g} s at a rough estimate"
+    why_turns = (
+        f"about {distinct:,.0f} distinct prompts, {settings.target_rollout_seconds:g} s at a rough estimate"
+    )
     choices = [
         Choice("num_envs", num_envs, f"an episode has {length:,.0f} turns"),
         *(Choice(name, value, why_turns) for name, value in amount.items()),
@@ -89,7 +92,7 @@ def size_choices(
 
 
 def prompts_in(seconds: float, play: RandomPlay, learner: Learner, device: torch.device) -> float:
-    """Distinct prompts that a model of 135M parameters learns from in so many seconds, at a rough estimate."""
+    """Distinct prompts that a model of 135M parameters learns from in so many seconds, roughly."""
     rate = TOKENS_PER_SECOND.get(device.type, TOKENS_PER_SECOND["cuda"])
     cores = torch.get_num_threads() if device.type == "cpu" else 1
     new_tokens = learner.policy.max_new_tokens if learner.policy.generates_text else 0
@@ -137,7 +140,7 @@ def environments(turns: int, length: float) -> int:
 
 
 def prompts_of_minibatch(prompts: float) -> int:
-    """Distinct prompts in a minibatch, of those of all passes: a power of 2 that makes about `STEPS` of them."""
+    """Distinct prompts in a minibatch, of those of all passes: a power of 2, for about `STEPS` of them."""
     size: int = 2 ** round(math.log2(max(1.0, prompts / STEPS)))
     return min(MOST_PROMPTS, max(FEWEST_PROMPTS, size))
 

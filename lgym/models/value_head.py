@@ -4,14 +4,14 @@ import torch
 from torch import Tensor, nn
 
 FORGETTING = 0.5
-"""Share that the newest returns have in the statistics: a policy that learns soon leaves old returns behind."""
+"""Share that the newest rollout has in the statistics: a policy that learns leaves old returns behind."""
 
 SMALLEST_STD = 1e-3
 """Smallest standard deviation of returns, as a share of the mean: below it is rounding."""
 
 SMALLEST_FEATURE_STD, LARGEST_FEATURE = 0.1, 10.0
-"""Smallest standard deviation of a feature, as a share of the median one's, and the size at which standardized
-ones are cut off."""
+"""Smallest standard deviation of a feature, as a share of the median one's, and the size at which
+standardized ones are cut off."""
 
 
 class ValueHead(nn.Module):
@@ -23,11 +23,11 @@ class ValueHead(nn.Module):
     Andrychowicz et al. 2021, arXiv:2006.05990, section 3.3). The language model gets the gradient as if they
     were not divided: it would be some twenty times as large, and move all hidden states at once.
 
-    V(s) = mean + std * output(s), with the mean and the standard deviation of the returns that it learns. When
-    these move, the output layer is rescaled so that no value changes (PopArt: "Learning values across many
-    orders of magnitude", van Hasselt et al. 2016, arXiv:1602.07714, section 2.2). The output starts at exactly
-    0: the first advantages are plain returns instead of returns minus noise, and from the first returns on
-    every value starts at their mean.
+    V(s) = mean + std * output(s), with the mean and the standard deviation of the returns that it learns.
+    When these move, the output layer is rescaled so that no value changes (PopArt: "Learning values across
+    many orders of magnitude", van Hasselt et al. 2016, arXiv:1602.07714, section 2.2). The output starts at
+    exactly 0: the first advantages are plain returns instead of returns minus noise, and from the first
+    returns on every value starts at their mean.
     """
 
     mean: Tensor  # [] of returns

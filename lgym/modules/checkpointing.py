@@ -28,9 +28,7 @@ def trained_state(module: nn.Module, state_dict: Mapping[str, Tensor]) -> dict[s
         for name, part in module.named_modules()
         if (parameters := list(part.parameters())) and all(p.requires_grad for p in parameters)
     )
-    return {
-        name: tensor for name, tensor in state_dict.items() if name in trained or name.startswith(whole)
-    }
+    return {name: tensor for name, tensor in state_dict.items() if name in trained or name.startswith(whole)}
 
 
 def require_fitting(
