@@ -112,9 +112,9 @@ def turns_and_passes(
 ) -> tuple[int, int, int]:
     """Turns of a rollout, passes over it, and distinct prompts of a pass.
 
-    Most turns of a long rollout are at few prompts, so a rollout is as long as half of the time allows to play,
-    but of `FEWEST_EPISODES` episodes or `ENOUGH_TURNS` at least; passes that do not fit into the rest learn
-    from the prompts that have most of the turns.
+    Most turns of a long rollout are at few prompts, so a rollout is as long as half of the time allows to
+    play, but of `FEWEST_EPISODES` episodes or `ENOUGH_TURNS` at least; passes that do not fit into the rest
+    learn from the prompts that have most of the turns.
 
     Args:
         play: random play in the run's environment.

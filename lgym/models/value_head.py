@@ -53,7 +53,7 @@ class ValueHead(nn.Module):
         """[..., H] hidden states of any precision to [...] values, in rewards and the head's own precision
         (fp32)."""
         with torch.autocast(hidden_states.device.type, enabled=False):
-            features = self.norm(hidden_states.to(self.mean.dtype))
+            features = self.norm(hidden_states.to(self.hidden.weight.dtype))
             x = (features.detach() - self.feature_mean) / self.feature_std
             x = x.clamp(-LARGEST_FEATURE, LARGEST_FEATURE) + (features - features.detach())
             return self.mean + self.std * self.output(torch.tanh(self.hidden(x))).squeeze(-1)
@@ -68,7 +68,7 @@ class ValueHead(nn.Module):
         if len(hidden_states) < 2:
             return
         share = 1.0 if int(self.updates) == 0 else FORGETTING
-        features = self.norm(hidden_states.to(self.mean.dtype))
+        features = self.norm(hidden_states.to(self.feature_mean.dtype))
         std = features.std(0)
         median = std.median()
         std = std.clamp(min=SMALLEST_FEATURE_STD * float(median)) if median > 0 else torch.ones_like(std)

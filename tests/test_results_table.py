@@ -1,0 +1,61 @@
+"""The table that a page gets from runs' own records."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+from torch.utils.tensorboard import SummaryWriter
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "results_table.py"
+specification = importlib.util.spec_from_file_location("results_table", SCRIPT)
+results_table = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(results_table)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "runs" / "lake" / "version_0"
+    with SummaryWriter(str(folder)) as writer:
+        for step, value in ((0, 0.1), (5, 0.9), (10, 0.8)):
+            writer.add_scalar("val_sampled/return_mean", value, step, walltime=1000 + 60 * step)
+            writer.add_scalar("val_greedy/return_mean", value + 0.05, step, walltime=1000 + 60 * step)
+        for rollout in (1, 2):
+            writer.add_scalar("rollout/total_turns", 512 * rollout, 5 * rollout, walltime=1000)
+    data = {"env": "FrozenLake-v1", "env_kwargs": {"is_slippery": False}}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": 3, "data": data}))
+    return folder
+
+
+def test_a_row_is_what_the_run_recorded(run):
+    """Catches the first evaluation taken for the last, or turns of one rollout for those of the run."""
+    assert results_table.row(run) == (
+        "`FrozenLake-v1`, is_slippery: False",
+        "3",
+        "10.0",
+        "2",
+        "1,024",
+        "0.10",
+        "0.90",
+        "0.80",
+        "0.85",
+    )
+
+
+def test_the_table_is_replaced_and_the_text_around_it_stays(run, tmp_path, monkeypatch):
+    """Catches a second table below the first one."""
+    page = tmp_path / "page.md"
+    page.write_text("# Results\n")
+    monkeypatch.setattr("sys.argv", ["results_table.py", str(page), str(run)])
+    for text in ("# Results", "# Other results"):
+        results_table.main()
+        page.write_text(page.read_text().replace("# Results", text))
+    assert page.read_text().startswith("# Other results\n")
+    assert page.read_text().count("FrozenLake-v1") == 1
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="give the folder of a run"):
+        results_table.row(tmp_path)
