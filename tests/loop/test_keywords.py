@@ -124,8 +124,8 @@ def test_trls_divergence_is_taken_from_the_rewards():
 
 
 def test_lgyms_own_names_are_taken_as_well():
-    module = learner(entropy_coef=0.01, loss_aggregation="token_mean", reward_scale=0.1)
-    assert (module.loss_config.entropy_coef, module.reward_scale) == (0.01, 0.1)
+    module = learner(entropy_coef=0.01, loss_aggregation="token_mean", value_lr_scale=2.0)
+    assert (module.loss_config.entropy_coef, module.critic.value_lr_scale) == (0.01, 2.0)
     assert module.loss_config.loss_aggregation == "token_mean"
 
 
