@@ -17,15 +17,15 @@ from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
+from lgym.data.measuring import DEFAULTS, measured_settings
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
-from lgym.data.measuring import DEFAULTS, measured_settings
+from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
 from lgym.data.sizing import Choice, default_envs
@@ -54,7 +54,9 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         super().__init__(**settings)
         L.LightningDataModule.__init__(self)
         self._measured: dict[str, Any] = {}  # what random play decided
-        self._open = {name for name in DEFAULTS if getattr(self, name) in (None, "auto")}
+        self._open = {name for name in DEFAULTS if getattr(self, name) is None} - {"exploration_bonus"}
+        if self.exploration_bonus == "auto":  # null is a choice too
+            self._open.add("exploration_bonus")
         vars(self).update({name: DEFAULTS[name] for name in self._open})
         if "num_envs" in self._open:
             self.num_envs = default_envs(self.turns_per_rollout)
@@ -289,6 +291,11 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         measured = dict(state_dict.get("measured", {}))  # what a run began with, it goes on with
         if "exploration_bonus" in measured:
             measured["exploration_bonus"] = ExplorationBonus()
+        if measured:  # what was decided just now goes
+            vars(self).update({name: DEFAULTS[name] for name in self._open & self._measured.keys()})
+            if "resolution" in self._measured:
+                self._take({"resolution": {}})
+            self._measured = {}
         self._take(measured)
         for name, memory in self._memories().items():
             if name in state_dict:
