@@ -110,6 +110,7 @@ def test_none_is_as_good_as_not_given():
     )
     assert (module.gamma, module.gae_lambda, module.loss_config) == (0.99, 0.95, LossConfig())
     assert module.make_optimizer([tiny.causal_lm().lm_head.weight]).defaults["lr"] == 3e-4
+    assert module.make_lr_scheduler is None  # nobody knows how many updates there will be
     assert learner(clip_low=None, clip_high=None).loss_config.clip_low is None
     with pytest.raises(ValueError, match="'lr', which lgym does not know"):
         learner(lr=None)
