@@ -108,7 +108,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     one_pass = {"update_epochs": 1}
     demonstrations = {"demonstrations": [JsonlDemonstrations(str(examples))], "sft_batch_size": 4}
     everything: dict[str, Any] = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
-    braked: dict[str, Any] = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}  # PPO's defaults
+    braked: dict[str, Any] = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}
     cold = CriticConfig()
     supervised = SFTConfig(coef=0.5, rollouts=1)
     made: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -127,7 +127,6 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
                 policy=candidates(),
                 loss=LossConfig(**{**braked, "target_kl": None}, kl_coef=0.1),
                 critic=CriticConfig(value_clip=0.2),
-                reward_scale=0.5,
             ),
             {"turns_per_rollout": 24, "episodes_per_rollout": None},
         ),
@@ -165,7 +164,6 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
                 policy=make(),
                 loss=LossConfig(**everything),
                 critic=CriticConfig(value_warmup=1),
-                reward_scale=0.5,
             ),
             {"history": "full", "turns_per_rollout": 24, "episodes_per_rollout": None},
         )
@@ -232,6 +230,7 @@ def run(module: Any, changes: dict[str, Any], folder: Path) -> dict[str, list[fl
     """The numbers of one case."""
     L.seed_everything(0, verbose=False)
     module.make_optimizer = partial(torch.optim.AdamW, lr=3e-3)  # far enough that ratios reach their clips
+    module.make_lr_scheduler = None  # whose warm-up would last for most of the rollouts
     settings = {
         "num_envs": 8,
         "episodes_per_rollout": 16,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gymnasium.spaces import Discrete
 from lightning.pytorch import Trainer
 from torch import nn
 
@@ -154,7 +155,7 @@ def agent_source(data: RolloutDataModule, name: str) -> str:
     example = agent.format_observation(env.reset(seed=data.seed)[0])
     env.close()
     settings: dict[str, Any] = {"task": agent.task_text}
-    if agent.actions:
+    if agent.actions and isinstance(env.action_space, Discrete):  # of others these are combinations
         settings["actions"] = list(agent.actions)
     if agent.observation_settings.resolution is not None:
         settings["resolution"] = agent.observation_settings.resolution

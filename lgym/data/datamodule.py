@@ -54,7 +54,9 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         super().__init__(**settings)
         L.LightningDataModule.__init__(self)
         self._measured: dict[str, Any] = {}  # what random play decided
-        self._open = {name for name in DEFAULTS if getattr(self, name) in (None, "auto")}
+        self._open = {name for name in DEFAULTS if getattr(self, name) is None} - {"exploration_bonus"}
+        if self.exploration_bonus == "auto":  # null is a choice too
+            self._open.add("exploration_bonus")
         vars(self).update({name: DEFAULTS[name] for name in self._open})
         if "num_envs" in self._open:
             self.num_envs = default_envs(self.turns_per_rollout)
@@ -289,6 +291,11 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         measured = dict(state_dict.get("measured", {}))  # what a run began with, it goes on with
         if "exploration_bonus" in measured:
             measured["exploration_bonus"] = ExplorationBonus()
+        if measured:  # what was decided just now goes
+            vars(self).update({name: DEFAULTS[name] for name in self._open & self._measured.keys()})
+            if "resolution" in self._measured:
+                self._take({"resolution": {}})
+            self._measured = {}
         self._take(measured)
         for name, memory in self._memories().items():
             if name in state_dict:

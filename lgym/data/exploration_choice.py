@@ -48,7 +48,8 @@ def exploration_choices(
     choices, changed = [], {}
     random = play()
     endless = random.truncated >= (1 - RARE) * len(random.lengths)
-    if "max_episode_steps" in open_names and endless and random.mean_length > DEFAULT_TIME_LIMIT / 2:
+    endless = endless and random.mean_length > DEFAULT_TIME_LIMIT / 2
+    if "max_episode_steps" in open_names and endless and not has_limit(make_env):
         why = f"no limit of its own, and random episodes have {random.mean_length:.0f} steps"
         choices.append(Choice("max_episode_steps", TIME_LIMIT, why))
         changed["max_episode_steps"] = TIME_LIMIT
@@ -85,6 +86,13 @@ def differing(play: RandomPlay) -> float:
     """Share of the episodes that do not have the commonest return."""
     returns = Counter(round(value, 6) for value in play.returns)
     return 1 - max(returns.values(), default=0) / max(1, len(play.returns))
+
+
+def has_limit(make_env: Callable[..., gymnasium.Env]) -> bool:
+    """Check if the environment is registered with a time limit of its own."""
+    with closing(make_env()) as env:
+        spec = env.unwrapped.spec
+        return spec is not None and spec.max_episode_steps is not None
 
 
 def changes_slowly(make_env: Callable[..., gymnasium.Env]) -> bool:

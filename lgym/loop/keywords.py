@@ -94,6 +94,8 @@ WITHOUT_MEANING = {
     "use_cache": "keys and values are kept",
 }
 
+LEARNING_RATE = 3e-4
+
 # Keywords to which None means something; of any other it is as good as not given.
 SAYING_NONE = {"clip_low", "clip_high"}
 
@@ -187,10 +189,11 @@ def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig
     if "init_kl_coef" in keywords:  # trl takes it from the rewards
         loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
     values = _renamed(keywords, LEARNING)
-    if "learning_rate" in keywords:
-        values["optimizer"] = partial(torch.optim.AdamW, lr=keywords["learning_rate"], weight_decay=0.0)
+    rate = keywords.get("learning_rate", LEARNING_RATE)
+    values["optimizer"] = partial(torch.optim.AdamW, lr=rate, weight_decay=0.0)
     critic = CriticConfig(**_renamed(keywords, CRITIC))
-    return PPO(llm=llm, policy=policy, loss=LossConfig(**loss), critic=critic, **values)
+    # without a schedule: the number of updates is not known
+    return PPO(llm=llm, policy=policy, loss=LossConfig(**loss), critic=critic, lr_scheduler=None, **values)
 
 
 def _renamed(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -13,6 +13,10 @@ SMALLEST_FEATURE_STD, LARGEST_FEATURE = 0.1, 10.0
 """Smallest standard deviation of a feature, as a share of the median one's, and the size at which
 standardized ones are cut off."""
 
+TINY_STD = 1e-8
+"""Smallest standard deviation of all. Returns that are next to nothing for hundreds of rollouts halve its
+square each time, down to a division by 0."""
+
 
 class ValueHead(nn.Module):
     """A two-layer perceptron in fp32, H -> hidden -> 1, from standardized features to a normalized return.
@@ -91,7 +95,9 @@ class ValueHead(nn.Module):
         mean_square = (1 - share) * (std**2 + mean**2) + share * float(returns.square().mean())
         new_mean = (1 - share) * mean + share * float(returns.mean())
         deviation = max(0.0, mean_square - new_mean**2) ** 0.5
-        new_std = max(deviation, SMALLEST_STD * abs(new_mean)) or std
+        if bool((returns == returns[0]).all()):
+            deviation = std
+        new_std = max(deviation, SMALLEST_STD * abs(new_mean), TINY_STD)
         if not first:
             self.output.weight.mul_(std / new_std)
             self.output.bias.mul_(std).add_(mean - new_mean).div_(new_std)

@@ -25,7 +25,13 @@ def counting_collector():
 
 
 def dataset(learner, **changes) -> RolloutDataset:
-    settings = DataConfig(env="Counting-v0", episodes_per_rollout=2, update_epochs=2, minibatch_size=2)
+    settings = DataConfig(
+        env="Counting-v0",
+        episodes_per_rollout=2,
+        update_epochs=2,
+        minibatch_size=2,
+        exploration_bonus=None,
+    )
     return RolloutDataset(
         learner, TrainingPlay(0, counting_collector()), settings, lambda done, total: None, **changes
     )

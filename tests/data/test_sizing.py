@@ -1,75 +1,176 @@
-"""The size of a rollout where none is given."""
+"""The size of a rollout where none is given, by hand on a made-up random play."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
-from helpers import echo
-from helpers.learners import RecordingLearner, attach
-from lgym.data import RolloutDataModule
+from helpers.learners import RecordingLearner
+from helpers.scripted import TextSpeaker
+from lgym.data import BestEpisodeBuffer, ExplorationBonus
+from lgym.data.data_config import DataConfig
+from lgym.data.measuring import DEFAULTS
 from lgym.data.random_play import RandomPlay
-from lgym.data.sizing import default_envs, rollout_size
+from lgym.data.sizing import (
+    Choice,
+    default_envs,
+    environments,
+    prompts_in,
+    prompts_of_minibatch,
+    size_choices,
+    tokens_per_turn,
+    turns_and_passes,
+)
+
+CPU = torch.device("cpu")
 
 
-def play(distinct_share: float) -> RandomPlay:
-    """4,096 random turns, of which each this share met a new prompt."""
-    return RandomPlay(distinct=[max(1, round(distinct_share * turn)) for turn in range(1, 4097)])
+def play(distinct_share: float, length: float = 8.0, turns: int = 4096) -> RandomPlay:
+    """Random turns in episodes of this length, of which each such share met a new prompt."""
+    distinct = [max(1, round(distinct_share * turn)) for turn in range(1, turns + 1)]
+    return RandomPlay(distinct=distinct, lengths=[length] * 4)
 
 
 @pytest.mark.parametrize(
-    ("distinct_share", "length", "num_envs", "expected"),
+    ("distinct_share", "length", "passes", "expected"),
     [
-        (1.0, 500.0, None, (8, 2048)),  # Acrobot: every prompt is new, and episodes are long
-        (0.0, 8.0, None, (256, 32768)),  # FrozenLake: few prompts, short episodes
-        (0.0, 12_000.0, None, (64, 32768)),  # CliffWalking at random
-        (0.1, 20.0, None, (256, 8192)),
-        (0.1, 20.0, 24, (24, 8184)),  # what is given stays, and turns are a multiple of it
+        # every prompt is new: 4,096 turns are played anyway, and half of the time, 500 prompts, makes 2 passes
+        (1.0, 500.0, None, (4096, 2, 250)),
+        # one prompt: as much play as there may be; its 0.4 leave 999.6 for 4 passes
+        (0.0, 8.0, None, (32768, 4, 250)),
+        # 8,192 turns have 820 prompts, which cost 328 of 500; twice as many would cost 655. 672 for 2 passes
+        (0.1, 20.0, None, (8192, 2, 336)),
+        (0.1, 20.0, 1, (8192, 1, 672)),
+        # 32 episodes of 20 turns are 640 turns, and so 1,024: 410 of 500, and 590 for 2 passes
+        (1.0, 20.0, None, (1024, 2, 296)),
+        # 32 episodes of 8 turns are below the fewest turns
+        (1.0, 8.0, None, (1024, 2, 296)),
     ],
 )
-def test_turns_follow_the_distinct_prompts_and_environments_the_episodes(
-    distinct_share, length, num_envs, expected
-):
+def test_turns_and_passes_by_hand(distinct_share, length, passes, expected):
+    """Catches a rollout that takes another time than its share, or has too few episodes to compare; with time
+    for 1,000 prompts that are learned from once."""
+    assert turns_and_passes(play(distinct_share), length, 1000, passes) == expected
+
+
+def test_a_pass_always_has_some_prompts():
+    """Catches a pass over next to nothing where there is no time: the fewest turns, and 64 prompts."""
+    assert turns_and_passes(play(1.0), 8.0, 10, None) == (512, 2, 64)
+
+
+@pytest.mark.parametrize(
+    ("turns", "length", "expected"),
+    [
+        (4096, 500.0, 8),  # 4 would play two episodes each, but of 1,024 turns, so 4,096 / 512
+        (32768, 8.0, 256),  # 2,048 would, and the most are 256
+        (32768, 12_000.0, 64),  # 32,768 / 512
+        (1024, 20.0, 32),  # 1,024 / 40 is 26, and so 2^5
+        (512, 500.0, 8),  # the fewest
+    ],
+)
+def test_each_environment_plays_two_episodes(turns, length, expected):
     """Catches 64 environments with 128 turns each where episodes have 500: none ended, and no return was
     shown."""
-    assert rollout_size(play(distinct_share), length, num_envs) == expected
+    assert environments(turns, length) == expected
 
 
-def sized(learner=None, **settings) -> RolloutDataModule:
-    data = RolloutDataModule(env="Echo-v0", agent=echo.EchoAgent(), **settings)
-    attach(data, learner or RecordingLearner())
-    data.size_rollout(whole_episodes=data.learner.needs_whole_episodes)
-    return data
+@pytest.mark.parametrize(("prompts", "expected"), [(1, 4), (256, 8), (500, 16), (1600, 64), (10**6, 64)])
+def test_a_rollout_is_learned_in_about_32_minibatches(prompts, expected):
+    """Catches minibatches of one prompt, whose gradients are noise, and of all of them, which is one step."""
+    assert prompts_of_minibatch(prompts) == expected
 
 
-def test_a_setting_that_is_given_wins(capsys):
-    data = sized(turns_per_rollout=64)
-    assert (data.num_envs, data.turns_per_rollout, data.episodes_per_rollout) == (16, 64, None)
-    assert not capsys.readouterr().out
-    assert sized(num_envs=10).num_envs == 10
+def test_tokens_by_hand():
+    """Catches candidates that are counted as nothing: 1 + 2 + (40 + 2 + 3) / 4 and 1 + 0 + 8 / 4 tokens."""
+    assert tokens_per_turn([("a" * 40, ("ab", "abc")), ("a" * 8, ())]) == pytest.approx((14.25 + 3) / 2)
 
 
-def test_what_is_decided_is_said_and_fits_the_algorithm(capsys):
-    data = sized()
-    assert data.turns_per_rollout % data.num_envs == 0
-    assert f"{data.turns_per_rollout:,} turns (data.turns_per_rollout)" in capsys.readouterr().out
-    learner = RecordingLearner()
-    learner.needs_whole_episodes = True
-    grouped = sized(learner, group_size=4)
-    assert grouped.turns_per_rollout is None
-    assert grouped.episodes_per_rollout % 4 == 0
+def test_the_time_of_a_prompt(monkeypatch):
+    """Catches a rate that ignores the cores of a CPU, the device, or the tokens that a policy writes."""
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    random = RandomPlay(questions={("a" * 8, ()): None})  # 3 tokens
+    silent, speaking = RecordingLearner(), RecordingLearner(TextSpeaker())  # which writes 16, at 3 each
+    assert prompts_in(60, random, silent, CPU) == pytest.approx(60 * 330 * 3 / 3)
+    assert prompts_in(60, random, speaking, CPU) == pytest.approx(60 * 330 * 3 / 51)
+    for device, rate in (("cuda", 50_000), ("mps", 3_000), ("xpu", 50_000)):
+        assert prompts_in(6, random, silent, torch.device(device)) == pytest.approx(6 * rate / 3)
 
 
-def test_a_resumed_run_keeps_the_size_that_it_began_with(monkeypatch):
-    """On a slower machine random play may end earlier, and decide otherwise."""
-    state = {"ranks": [], "rollouts": 0, "size": {"num_envs": 12, "turns_per_rollout": 240}}
-    data = sized()
-    data.load_state_dict(state)
-    assert (data.num_envs, data.turns_per_rollout) == (12, 240)
-    given = sized(turns_per_rollout=64)
-    given.load_state_dict(state)
-    assert given.turns_per_rollout == 64
+def chosen(random: RandomPlay, learner=None, open_names=frozenset(DEFAULTS), **settings) -> dict[str, object]:
+    config = DataConfig(env="Echo-v0", **settings)
+    choices = size_choices(config, set(open_names), random, learner or RecordingLearner(), 1000)
+    return {choice.name: choice.value for choice in choices}
+
+
+def test_all_choices_of_one_play():
+    """Catches minibatches by the prompts that were met and not those of all passes: 2 * 336 of them are 21 in
+    each of 32, and so 16; 8,192 turns in episodes of 20 are two in each of 256 environments."""
+    assert chosen(play(0.1, 20.0)) == {
+        "num_envs": 256,
+        "turns_per_rollout": 8192,
+        "update_epochs": 2,
+        "prompts_per_pass": 336,
+        "minibatch_size": 16,
+    }
+
+
+def test_what_is_given_is_not_chosen_and_counts():
+    """Catches a choice that overrides a setting, or does not fit it: turns are a multiple of num_envs, and 4
+    passes of 168 prompts are as many as 2 of 336."""
+    given = {"num_envs": 24, "update_epochs": 4}
+    assert chosen(play(0.1, 20.0), open_names=set(DEFAULTS) - set(given), **given) == {
+        "turns_per_rollout": 8184,  # 341 * 24
+        "prompts_per_pass": 168,  # (1,000 - 0.4 * 820) / 4
+        "minibatch_size": 16,
+    }
+
+
+def test_a_single_pass_is_one():
+    """Catches several passes of an algorithm that nothing holds near the policy that played."""
+    found = chosen(play(0.1, 20.0), RecordingLearner(single_pass=True))
+    assert (found["update_epochs"], found["prompts_per_pass"]) == (1, 672)
+
+
+@pytest.mark.parametrize(
+    ("learner", "settings"),
+    [
+        (RecordingLearner(needs_whole_episodes=True), {}),
+        (RecordingLearner(needs_whole_episodes=True), {"group_size": 5}),
+        (RecordingLearner(), {"self_imitation": BestEpisodeBuffer(top_fraction=0.5)}),
+    ],
+    ids=["whole", "groups", "self-imitation"],
+)
+def test_whole_episodes_where_they_are_needed(learner, settings):
+    """Catches a rollout that ends within an episode, or a group: 8,192 turns are 409.6 episodes of 20."""
+    found = chosen(play(0.1, 20.0), learner, **settings)
+    assert "turns_per_rollout" not in found
+    assert found["episodes_per_rollout"] == (410 if settings.get("group_size") is None else 82 * 5)
+
+
+def test_responses_in_text_are_all_new():
+    """Catches sizes of a text-generating policy by its prompts: each response is learned from for itself, so
+    one prompt is as long to learn from as any number."""
+    speaking = RecordingLearner(TextSpeaker())
+    assert chosen(play(0.0, 20.0), speaking) == chosen(play(1.0, 20.0), speaking)
+    assert chosen(play(0.0, 20.0), speaking) == chosen(play(1.0, 20.0))
+    assert chosen(play(0.0, 20.0))["turns_per_rollout"] == 32768
+
+
+def test_a_play_without_an_end_is_as_long_as_it_was():
+    """Catches a division by no episodes: where none has ended, the longest counts."""
+    random = RandomPlay(distinct=[1] * 4096, longest=[("a", "b")] * 400)
+    assert chosen(random)["num_envs"] == environments(32768, 400.0) == 64
+
+
+def test_lines_are_those_of_a_yaml():
+    """Catches reasons that hide the value, or an object's address in place of its class."""
+    assert Choice("num_envs", 8, "why").line == "data.num_envs: 8  # why"
+    assert Choice("exploration_bonus", ExplorationBonus(), "why").line == (
+        "data.exploration_bonus: ExplorationBonus  # why"
+    )
 
 
 @pytest.mark.parametrize(("turns", "expected"), [(None, 16), (64, 16), (20, 10), (7, 7)])
 def test_environments_share_the_turns_of_a_rollout(turns, expected):
+    """Catches turns that are no multiple of the environments."""
     assert default_envs(turns) == expected

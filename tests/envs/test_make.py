@@ -128,3 +128,30 @@ def test_ids_of_a_known_package_need_no_package_name(monkeypatch):
     monkeypatch.setattr("lgym.envs.make.REGISTERED_BY", {"Maze-": "no_such_mazes"})
     with pytest.raises(ValueError, match="'no_such_mazes:Maze-v3' needs a package.*no_such_mazes"):
         make_env("Maze-v3")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "given", "limit"),
+    [
+        ("CliffWalking-v1", None, 1000),  # which has none of its own
+        ("CliffWalking-v1", -1, None),
+        ("CliffWalking-v1", 7, 7),
+        ("MountainCarContinuous-v0", None, 999),  # its own
+        ("Acrobot-v1", None, 500),
+    ],
+)
+def test_every_environment_has_a_time_limit(env_id, given, limit):
+    """Catches a policy that goes round in circles for ever, a limit over the environment's own, and one that
+    stays where none is wanted."""
+    env = make_env(env_id, None, given)
+    assert env.spec.max_episode_steps == limit
+    if env_id == "CliffWalking-v1":
+        env.reset(seed=0)
+        assert next((n for n in range(1, 1101) if env.step(0)[3]), None) == limit  # up ends nowhere
+
+
+def test_the_time_limit_counts_steps_inside_a_frame_skip():
+    """Catches a limit of 1,000 turns, which are 4,000 steps."""
+    env = make_env("CliffWalking-v1", frame_skip=4)
+    env.reset(seed=0)
+    assert next(n for n in range(1, 1101) if env.step(0)[3]) == 250

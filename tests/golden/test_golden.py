@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 
 import record_golden
 
@@ -19,6 +20,15 @@ QUICK = [
     "A2C, think",
 ]
 """Cases that every test run compares; the others take half a minute."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sums in another order, as several threads make them, change the numbers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def assert_close(values: dict[str, list[float]], golden: dict[str, list[float]]) -> None:

@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from helpers import tiny
 from helpers.scripted import CandidateScorer
 from lgym.batch import ResponseBatch
@@ -15,7 +17,7 @@ class RecordingLearner:
     """Acts by a scripted policy, notes the rollouts that it prepares, and learns nothing."""
 
     tokenizer, context_length, uses_sft, sft_rollouts = tiny.tokenizer(), 4096, False, 0
-    needs_whole_episodes = False
+    needs_whole_episodes = single_pass = False
 
     def __init__(self, policy: Any = None, batch: ResponseBatch | None = None, **settings: Any) -> None:
         self.policy = policy or CandidateScorer()
@@ -34,5 +36,8 @@ class RecordingLearner:
 
 def attach(data: Any, learner: Any) -> Any:
     """The data module as its trainer calls it."""
-    data.trainer = SimpleNamespace(lightning_module=learner, max_epochs=9, progress_bar_callback=None)
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    data.trainer = SimpleNamespace(
+        lightning_module=learner, max_epochs=9, progress_bar_callback=None, strategy=strategy
+    )
     return data

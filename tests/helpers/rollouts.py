@@ -68,6 +68,12 @@ def shift(module: PolicyLearner, by: float) -> PolicyLearner:
     return module
 
 
+def with_fixed_statistics(module: Any) -> Any:
+    """Keep the mean and the standard deviation of returns at 0 and 1, for numbers in rewards."""
+    module.policy.llm.value_head.update_statistics = lambda returns: None
+    return module
+
+
 def turns_of(rollout: Rollout) -> RolloutTurns:
     """The turns of a rollout, with rewards as they are."""
     return rollout_turns(rollout, *response_batch(rollout), None)

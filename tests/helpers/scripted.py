@@ -89,6 +89,7 @@ class CandidateScorer:
     """A candidate-scoring policy whose distributions and values are functions of a prompt's tokens."""
 
     generates_text, scores_candidates, has_critic = False, True, True
+    max_new_tokens = 0
 
     def act(self, prompts, rng, *, keep_kv_cache=True, bootstrap=()):
         distinct, cache = list(dict.fromkeys(prompts)), DistributionCache()
@@ -140,6 +141,7 @@ class TextSpeaker(CandidateScorer):
     """A text-generating policy that picks each response from a list of texts."""
 
     generates_text, scores_candidates = True, False
+    max_new_tokens = 16
 
     def __init__(self, texts: Sequence[str] = ("one", "two", "two three", '{"action": 2}', "")) -> None:
         self.texts = texts

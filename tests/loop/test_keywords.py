@@ -110,6 +110,7 @@ def test_none_is_as_good_as_not_given():
     )
     assert (module.gamma, module.gae_lambda, module.loss_config) == (0.99, 0.95, LossConfig())
     assert module.make_optimizer([tiny.causal_lm().lm_head.weight]).defaults["lr"] == 3e-4
+    assert module.make_lr_scheduler is None  # nobody knows how many updates there will be
     assert learner(clip_low=None, clip_high=None).loss_config.clip_low is None
     with pytest.raises(ValueError, match="'lr', which lgym does not know"):
         learner(lr=None)
@@ -124,8 +125,8 @@ def test_trls_divergence_is_taken_from_the_rewards():
 
 
 def test_lgyms_own_names_are_taken_as_well():
-    module = learner(entropy_coef=0.01, loss_aggregation="token_mean", reward_scale=0.1)
-    assert (module.loss_config.entropy_coef, module.reward_scale) == (0.01, 0.1)
+    module = learner(entropy_coef=0.01, loss_aggregation="token_mean", value_lr_scale=2.0)
+    assert (module.loss_config.entropy_coef, module.critic.value_lr_scale) == (0.01, 2.0)
     assert module.loss_config.loss_aggregation == "token_mean"
 
 

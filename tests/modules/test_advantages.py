@@ -18,6 +18,7 @@ from helpers.rollouts import (
     gradients_of,
     text_learner,
     text_rollout,
+    with_fixed_statistics,
 )
 from lgym.functional import gae
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO
@@ -68,14 +69,17 @@ def turn_returns(module, **changes) -> list[float]:
     ],
 )
 def test_advantages_by_hand(algorithm, settings, expected):
-    assert turn_advantages(text_learner(algorithm, **settings)) == pytest.approx(expected, abs=1e-6)
+    module = text_learner(algorithm, **settings)
+    if algorithm.has_critic:
+        with_fixed_statistics(module)
+    assert turn_advantages(module) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
 def test_truncation_bootstraps_and_termination_does_not(algorithm):
     """Episode 2 has the value 10 where it ended: that counts, at gamma 0.5 as 5, where it was truncated, and
     else not."""
-    module = text_learner(algorithm, gamma=0.5, gae_lambda=1.0, **PLAIN)
+    module = with_fixed_statistics(text_learner(algorithm, gamma=0.5, gae_lambda=1.0, **PLAIN))
     next_values = torch.zeros(2, 3)
     next_values[0, 2] = 10.0
     assert turn_advantages(module, next_values=next_values)[4] == pytest.approx(0.5)
@@ -100,7 +104,7 @@ def test_truncation_bootstraps_and_termination_does_not(algorithm):
 def test_values_learn_returns(algorithm, gae_lambda, returns):
     """Catches a value that learns the turn's reward (1, 2, 0, 1, 0.5, 0.5) or its advantage in place of its
     return."""
-    module = text_learner(algorithm, gamma=0.5, gae_lambda=gae_lambda, **PLAIN)
+    module = with_fixed_statistics(text_learner(algorithm, gamma=0.5, gae_lambda=gae_lambda, **PLAIN))
     assert turn_returns(module, **PROMPT_VALUES) == pytest.approx(returns, abs=1e-6)
     values = [1.0, 2.0, 1.0, 3.0, 3.0, 3.0]  # of each turn's state
     expected = [target - value for target, value in zip(returns, values, strict=True)]
@@ -108,21 +112,23 @@ def test_values_learn_returns(algorithm, gae_lambda, returns):
 
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
-def test_the_reward_scale_reaches_advantages_and_not_returns(algorithm):
-    """Returns stay in rewards: 2, 2, 0.5, 1, 0.5, 0.5; advantages are a tenth of returns minus values."""
-    module = text_learner(algorithm, gamma=0.5, gae_lambda=1.0, reward_scale=0.1, **PLAIN)
+def test_advantages_are_in_standard_deviations_of_returns(algorithm):
+    """Catches advantages left in rewards, or returns divided as well. Returns are 2, 2, 0.5, 1, 0.5, 0.5: their
+    mean is 6.5 / 6, that of their squares 9.75 / 6, so their variance 1.625 - 42.25 / 36 = 0.451389."""
+    module = text_learner(algorithm, gamma=0.5, gae_lambda=1.0, **PLAIN)
     assert turn_returns(module, **PROMPT_VALUES) == pytest.approx([2.0, 2.0, 0.5, 1.0, 0.5, 0.5], abs=1e-6)
-    expected = [0.1 * a for a in (2 - 1, 2 - 2, 0.5 - 1, 1 - 3, 0.5 - 3, 0.5 - 3)]
+    expected = [a / 0.451389**0.5 for a in (2 - 1, 2 - 2, 0.5 - 1, 1 - 3, 0.5 - 3, 0.5 - 3)]
     assert turn_advantages(module, **PROMPT_VALUES) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_reward_scale_of_choices():
-    """The same between candidates: returns to go are 1, -1, 0, 2 and 2, in the order of prompts."""
-    module = candidate_learner(gamma=1.0, gae_lambda=1.0, reward_scale=0.1, **PLAIN)
+def test_the_standard_deviation_of_choices():
+    """The same between candidates: returns to go are 1, -1, 0, 2 and 2, in the order of prompts; their mean is
+    0.8, that of their squares 2, so their variance 2 - 0.64 = 1.36."""
+    module = candidate_learner(gamma=1.0, gae_lambda=1.0, **PLAIN)
     rollout = candidate_rollout(module)
     batch, _ = module.prepare(rollout)
     assert batch.returns[:, 0].tolist() == pytest.approx([1.0, -1.0, 0.0, 2.0, 2.0], abs=1e-6)
-    expected = 0.1 * (batch.returns - rollout.prompt_values[batch.prompt_index][:, None])
+    expected = (batch.returns - rollout.prompt_values[batch.prompt_index][:, None]) / 1.36**0.5
     torch.testing.assert_close(batch.advantages, expected, rtol=1e-6, atol=1e-7)
 
 
@@ -159,7 +165,8 @@ def test_tokens_have_advantages_of_their_own(monkeypatch):
     monkeypatch.setattr(
         "lgym.modules.ppo.evaluate_batch", lambda policy, batch: SimpleNamespace(values=values)
     )
-    batch, _ = token_learner(gae_lambda=0.0).prepare(text_rollout(next_values=torch.full((2, 3), 2.0)))
+    module = with_fixed_statistics(token_learner(gae_lambda=0.0))
+    batch, _ = module.prepare(text_rollout(next_values=torch.full((2, 3), 2.0)))
     turn = batch.response_ids.index(RESPONSE_IDS[2])  # episode 1's first: four tokens, reward 0
     expected = [float(values[turn, t + 1] - values[turn, t]) for t in range(3)] + [
         0.5 * 2.0 - float(values[turn, 3])
@@ -173,11 +180,18 @@ def test_tokens_have_advantages_of_their_own(monkeypatch):
     assert batch.returns[last, 2] == pytest.approx(1.0)
 
 
-def test_the_reward_scale_reaches_tokens():
+def test_the_standard_deviation_reaches_tokens():
     """With lambda 1, each token of an episode's last turn has that turn's reward (2, 1, 0.5 and 0.5) as its
-    return, and a tenth of that minus its value as its advantage."""
-    module = token_learner(gae_lambda=1.0, reward_scale=0.1)
+    return, and that minus its value over the standard deviation of the returns of all 13 tokens as its
+    advantage."""
+    module = token_learner(gae_lambda=1.0)
     batch, _ = module.prepare(text_rollout(**PROMPT_VALUES))
+    head = module.policy.llm.value_head
+    std = float(batch.returns[batch.action_mask].std(correction=0))
+    assert float(head.std) == pytest.approx(std, rel=1e-5)
+    assert std != pytest.approx(1.0, rel=0.1)
+    head.mean.zero_()
+    head.std.fill_(1.0)  # as the values were when the rollout was prepared
     with module.inference() as policy:
         values = evaluate_batch(policy, batch).values
     for turn, reward in ((1, 2.0), (3, 1.0), (4, 0.5), (5, 0.5)):
@@ -186,7 +200,7 @@ def test_the_reward_scale_reaches_tokens():
         assert batch.returns[row][mask].tolist() == pytest.approx(
             [reward] * len(RESPONSE_IDS[turn]), abs=1e-5
         )
-        expected = 0.1 * (reward - values[row][mask])
+        expected = (reward - values[row][mask]) / std
         assert batch.advantages[row][mask].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 

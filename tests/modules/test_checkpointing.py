@@ -22,7 +22,7 @@ def test_a_checkpoint_of_another_version_is_refused():
     module.on_load_checkpoint(checkpoint)
     checkpoint["lgym"]["format"] = 1
     with pytest.raises(
-        CheckpointMismatchError, match="has format 1, of another version of lgym; this one reads 7"
+        CheckpointMismatchError, match="has format 1, of another version of lgym; this one reads 8"
     ):
         module.on_load_checkpoint(checkpoint)
 

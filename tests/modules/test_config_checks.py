@@ -34,17 +34,9 @@ from lgym.modules import A2C, PPO, CriticConfig, GiGPO, LossConfig, SFTConfig
         (CriticConfig, {"value_warmup": -1}, "value_warmup is -1"),
         (SFTConfig, {"rollouts": -1}, "rollouts is -1"),
         (SFTConfig, {"coef": -1.0}, "coef is -1.0"),
-        (
-            PPO,
-            {"reward_scale": -1.0},
-            "reward_scale is -1.0; it must be above 0",
-        ),  # turned every reward round
-        (PPO, {"reward_scale": 0.0}, "reward_scale is 0.0"),
-        (PPO, {"reward_scale": float("nan")}, "reward_scale is nan"),
         (PPO, {"gamma": 1.5}, "gamma is 1.5"),
         (PPO, {"gae_lambda": -0.1}, "gae_lambda is -0.1"),
         (PPO, {"advantage_level": "word"}, "advantage_level is 'word'; choose one of turn, token"),
-        (A2C, {"reward_scale": -1.0}, "reward_scale is -1.0"),
         (A2C, {"gamma": 1.5}, "gamma is 1.5"),
         (GiGPO, {"step_weight": -1.0}, "step_weight is -1.0"),
     ],

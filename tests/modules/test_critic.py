@@ -1,4 +1,4 @@
-"""The critic: values in rewards whatever the reward scale, and algorithms without one."""
+"""The critic: values in rewards, learned alike however large these are, and algorithms without one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ def make(algorithm, **settings):
 @pytest.mark.parametrize(
     ("algorithm", "settings"), [(None, {"whiten_advantages": False}), (None, {}), (PPO, {}), (A2C, {})]
 )
-def test_a_reward_scale_changes_the_units_of_learning_and_no_others(algorithm, settings):
-    """Rewards a hundred times as large, at a hundredth of the scale, are learned from alike; returns and the
-    value's error stay in rewards, where they were in scaled ones."""
+def test_rewards_a_hundred_times_as_large_are_learned_from_alike(algorithm, settings):
+    """Catches a part of the loss whose size is that of the rewards; returns stay in rewards."""
     results = []
-    for scale, factor in ((1.0, 1.0), (0.01, 100.0)):
-        module = make(algorithm, reward_scale=scale, gamma=0.9, **settings)
+    for factor in (1.0, 100.0):
+        module = make(algorithm, gamma=0.9, **settings)
+        module.policy.llm.value_head.update_statistics(
+            torch.tensor([-factor, factor])
+        )  # scale the values too
         rollout = candidate_rollout(module) if algorithm is None else text_rollout()
         batch, _ = module.prepare(replace(rollout, rewards=rollout.rewards * factor))
         error = float(module.loss(batch)[1]["loss/value"])
@@ -49,22 +51,24 @@ def test_a_reward_scale_changes_the_units_of_learning_and_no_others(algorithm, s
     for name, gradient in gradients.items():
         torch.testing.assert_close(
             scaled_gradients[name], gradient, rtol=1e-3, atol=1e-7
-        )  # head and scale are fp32
+        )  # the statistics are fp32
     torch.testing.assert_close(scaled_returns, 100.0 * returns, rtol=1e-6, atol=1e-6)
-    assert scaled_error == pytest.approx(10_000 * error, rel=1e-5)
+    assert scaled_error == pytest.approx(error, rel=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", [None, PPO], ids=["candidates", "text"])
 def test_values_at_rollout_time_are_in_rewards(algorithm):
-    """In episode logs they were ten times the rewards: the head's output is divided by the reward scale."""
+    """Catches values that are the head's normalized output: V = mean + std * output."""
     prompts = CANDIDATE_PROMPTS if algorithm is None else TEXT_PROMPTS
     values = {}
-    for scale in (1.0, 10.0):
-        policy = make(algorithm, reward_scale=scale).policy
-        values[scale] = policy.values(prompts)
-        torch.testing.assert_close(policy.act(prompts, None)[1], values[scale])
+    for mean, std in ((0.0, 1.0), (5.0, 0.1)):
+        policy = make(algorithm).policy
+        policy.llm.value_head.mean.fill_(mean)
+        policy.llm.value_head.std.fill_(std)
+        values[std] = policy.values(prompts)
+        torch.testing.assert_close(policy.act(prompts, None)[1], values[std])
     assert values[1.0].abs().min() > 1e-3
-    torch.testing.assert_close(values[10.0], values[1.0] / 10)
+    torch.testing.assert_close(values[0.1], 5.0 + 0.1 * values[1.0])
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, RLOO, GiGPO, REINFORCE])

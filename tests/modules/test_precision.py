@@ -52,7 +52,7 @@ def test_a_run_in_each_precision(tmp_path, model_folder, precision, lora, gap, p
     assert max(curves["policy/logprob_diff_max"]) < gap
     assert math.isfinite(curves["loss/total"][-1])
     state = trained_state(module, module.state_dict())
-    assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+    assert {tensor.dtype for tensor in state.values() if tensor.is_floating_point()} == {torch.float32}
 
 
 def test_an_overflow_in_fp16_is_left_to_the_scaler(tmp_path, model_folder):

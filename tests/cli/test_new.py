@@ -1,0 +1,186 @@
+"""`lgym new`: a YAML that says what training without it would do, and an agent's file that reads alike."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from helpers import spaces  # noqa: F401  (registers environments)
+from helpers.runs import scalars
+from lgym.agents import GeneralAgent
+from lgym.cli import main, with_env
+from lgym.cli.new import horizon
+from lgym.data import RolloutDataModule
+from lgym.envs import make_env
+
+TINY = ("--model.init_args.llm.lora.r=4", "--model.init_args.llm.value_hidden_size=16")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, tmp_path):
+    """In a folder of its own, with less random play."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lgym.data.measuring.MEASURED_TURNS", 600)
+    monkeypatch.setattr("lgym.data.measuring.MEASURED_EPISODES", 12)
+    monkeypatch.setattr("lgym.data.measuring.MEASURED_SECONDS", 600.0)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """The settings with which a command line would train, without training."""
+
+    def run(*args: str) -> dict[str, object]:
+        seen = {}
+
+        def fit(trainer, model, datamodule=None, **kwargs):
+            data = datamodule
+            data.trainer = trainer
+            data.choose_settings(model, trainer.strategy.root_device)
+            optimizer = model.make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+            rates = model.make_lr_scheduler(optimizer)
+            names = (*RolloutDataModule.__dataclass_fields__,)
+            seen.update({f"data.{name}": getattr(data, name) for name in names})
+            seen["data.agent"] = type(data.agent)
+            seen["resolution"] = getattr(data.agent.observation_settings, "resolution", None)
+            seen["data.exploration_bonus"] = data.exploration_bonus and vars(data.exploration_bonus)
+            seen.update(
+                {name: getattr(model, name) for name in ("gamma", "gae_lambda", "critic", "loss_config")}
+            )
+            seen["class"], seen["llm"] = type(model), model.llm_config
+            seen["optimizer"] = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+            seen["schedule"] = [rates.lr_lambdas[0](rollout) for rollout in range(120)]
+            for name in ("max_epochs", "check_val_every_n_epoch", "gradient_clip_val"):
+                seen[name] = getattr(trainer, name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("lgym.cli.trainer.LgymTrainer.fit", fit)
+            main(["fit", "--trainer.accelerator=cpu", *args])
+        return seen
+
+    return run
+
+
+@pytest.mark.parametrize("env", ["CliffWalking-v1", "MountainCar-v0", "Robot-v0"])
+def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, env):
+    """Catches a number that is written otherwise than it is meant, or one that is left out and falls to
+    another default."""
+    model = f"--model.init_args.llm.model={model_folder}"
+    more = ["--data.target_rollout_seconds=1"] if env == "Robot-v0" else []
+    main(["new", env, "--trainer.accelerator=cpu", "--model=lgym.modules.PPO", model, *more])
+    (path,) = Path().glob("*.yaml")
+    alone = settings("--model=lgym.modules.PPO", model, f"--data.env={env}", *more)
+    written = settings("--config", str(path), *more)
+    assert (alone["resolution"] is not None) == (env == "Robot-v0")
+    assert (alone["data.frame_skip"] > 1) == (env == "MountainCar-v0")
+    differing = {name: (alone[name], written[name]) for name in alone if alone[name] != written[name]}
+    assert differing == {}
+
+
+def test_the_yaml_says_why(capsys, model_folder):
+    """Catches numbers without their reasons, and a next step that is not said."""
+    main(["new", "Blackjack-v1", "--trainer.accelerator=cpu", f"--model.init_args.llm.model={model_folder}"])
+    text = Path("blackjack.yaml").read_text()
+    values = yaml.safe_load(text)
+    assert values["data"]["env"] == "Blackjack-v1"
+    for name in ("num_envs", "turns_per_rollout", "update_epochs", "prompts_per_pass", "minibatch_size"):
+        assert f"  {name}: {values['data'][name]} # " in text
+    said = capsys.readouterr().out
+    assert "Written: blackjack.yaml" in said
+    assert "lgym fit --config blackjack.yaml" in said
+    assert not Path("runs").exists()
+
+
+def test_the_yaml_trains(model_folder, tmp_path):
+    """Catches a YAML that parses and does not run."""
+    main(["new", "Blackjack-v1", "--trainer.accelerator=cpu", f"--model.init_args.llm.model={model_folder}"])
+    options = [
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=1",
+        "--trainer.enable_progress_bar=false",
+        *TINY,
+    ]
+    small = ["--data.num_envs=8", "--data.turns_per_rollout=64", "--data.eval_episodes=4"]
+    main(["fit", "--config", "blackjack.yaml", *options, *small])
+    assert "rollout/return_mean" in scalars(tmp_path / "runs" / "blackjack")
+
+
+@pytest.mark.parametrize("present", ["blackjack.yaml", "words.py"])
+def test_a_file_that_is_there_is_not_overwritten(capsys, model_folder, present):
+    """Catches an afternoon's settings lost, or one of two files written."""
+    Path(present).write_text("mine")
+    model = f"--model.init_args.llm.model={model_folder}"
+    with pytest.raises(SystemExit) as stop:
+        main(["new", "Blackjack-v1", "--trainer.accelerator=cpu", model, "--agent=words.py"])
+    assert stop.value.code not in (0, None)
+    assert f"{present} is there already" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == [present]
+    assert Path(present).read_text() == "mine"
+
+
+@pytest.mark.parametrize("agent", ["words.txt", "my-words.py"])
+def test_an_agent_that_no_yaml_could_name_is_refused(capsys, model_folder, agent):
+    """Catches a file whose class cannot be imported."""
+    model = f"--model.init_args.llm.model={model_folder}"
+    with pytest.raises(SystemExit):
+        main(["new", "Blackjack-v1", "--trainer.accelerator=cpu", model, f"--agent={agent}"])
+    assert f"--agent is {agent}" in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("env", ["CliffWalking-v1", "Robot-v0", "Pair-v0", "CartPole-v1"])
+def test_the_agents_file_reads_alike(env, settings, model_folder, monkeypatch):
+    """Catches another task, other actions or other numbers than those of the agent that it is made from."""
+    model = f"--model.init_args.llm.model={model_folder}"
+    more = ["--data.target_rollout_seconds=1"] if env == "Robot-v0" else []
+    name = f"words_of_{env.partition('-')[0].lower()}"
+    options = [f"--agent={name}.py", "--out=run.yaml", "--trainer.accelerator=cpu", model, *more]
+    main(["new", env, *options])
+    values = yaml.safe_load(Path("run.yaml").read_text())
+    module, _, class_name = values["data"]["agent"]["class_path"].rpartition(".")
+    assert module == name
+    alone, written = settings(model, f"--data.env={env}", *more), settings("--config=run.yaml", *more)
+    assert written["data.agent"].__name__ == class_name
+    agents = [GeneralAgent(), written["data.agent"]()]
+    game = make_env(env)
+    game.action_space.seed(0)
+    for agent in agents:
+        agent.bind(game)
+    if alone["resolution"] is not None:
+        agents[0].resolve(alone["resolution"])
+    observation, info = game.reset(seed=0)
+    for _ in range(20):
+        texts = {agent.format_observation(observation) for agent in agents}
+        assert len(texts) == 1
+        assert len({tuple(agent.candidates(observation, info) or ()) for agent in agents}) == 1
+        observation, _, terminated, truncated, info = game.step(game.action_space.sample())
+        if terminated or truncated:
+            observation, info = game.reset()
+    assert len({agent.system_prompt for agent in agents}) == 1
+    assert len({str(agent.parse(agents[0].actions[-1])) for agent in agents}) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["new", "Taxi-v3", "--out=a"], ["new", "--data.env", "Taxi-v3", "--out=a"]),
+        (["new", "--data.env=Taxi-v3"], ["new", "--data.env=Taxi-v3"]),
+        (["new"], ["new"]),
+        (["fit", "Taxi-v3"], ["fit", "Taxi-v3"]),
+    ],
+)
+def test_the_environment_may_stand_alone(args, expected):
+    """Catches an id that is taken for an option of another command."""
+    assert with_env(args) == expected
+
+
+@pytest.mark.parametrize(
+    ("gamma", "words"), [(1, "any number of turns"), (0.99, "100 turns"), (0.5, "2 turns")]
+)
+def test_the_horizon_in_words(gamma, words):
+    """Catches a division by 0 where nothing is discounted: 1 / (1 - gamma) turns."""
+    assert horizon(gamma) == words

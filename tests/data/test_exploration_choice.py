@@ -1,0 +1,161 @@
+"""Shorter episodes, a longer stride or a bonus, where random play gets nowhere: by hand and on real games."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from helpers.spaces import SpacesEnv
+from lgym.data.exploration_choice import changes_slowly, differing, exploration_choices, why_explore
+from lgym.data.measuring import DEFAULTS
+from lgym.data.random_play import RandomPlay
+
+VECTOR, NUMBER = Box(-1, 1, (2,)), Discrete(5)
+
+
+def played(returns, length: int = 50, truncated: int = 0, rewards=(0.0, 1.0)) -> RandomPlay:
+    return RandomPlay(
+        returns=list(returns),
+        lengths=[length] * len(returns),
+        truncated=truncated,
+        rewards=set(rewards),
+        longest=[("a", "b")] * length,
+    )
+
+
+class Plays:
+    """Random play by table: what it finds with the changes that it is asked for."""
+
+    def __init__(self, plain: RandomPlay, **by_skip: RandomPlay) -> None:
+        self.plain, self.by_skip, self.asked = plain, by_skip, []
+
+    def __call__(self, **changed: int) -> RandomPlay:
+        self.asked.append(changed)
+        return self.by_skip.get(f"skip{changed.get('frame_skip', 1)}", self.plain)
+
+
+def decided(plays: Plays, space=NUMBER, open_names=frozenset(DEFAULTS), limit: int | None = 100):
+    """The play that counts, and what was decided, by name."""
+
+    def make_env(**changed: int) -> gymnasium.Env:
+        env = SpacesEnv(space, Discrete(2))
+        env.spec = gymnasium.envs.registration.EnvSpec("Spaces-v0", max_episode_steps=limit)
+        return env
+
+    random, choices = exploration_choices(set(open_names), make_env, plays)
+    return random, {choice.name: choice.value for choice in choices}
+
+
+SAME = [0.0] * 20
+FEW, MANY = [0.0] * 17 + [1.0] * 3, [0.0] * 10 + [1.0] * 10  # 15 % and 50 % differ
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"), [(SAME, 0.0), (FEW, 0.15), (MANY, 0.5), ([1.0, 2.0, 3.0, 4.0], 0.75), ([], 1.0)]
+)
+def test_the_share_of_other_returns(returns, expected):
+    """Catches a share of returns above 0: -200 in all of 20 episodes is as little to learn from."""
+    assert differing(played(returns)) == pytest.approx(expected)
+    assert differing(played([value - 200 for value in returns])) == pytest.approx(expected)
+
+
+def test_where_episodes_differ_nothing_is_decided():
+    """Catches a bonus for every game."""
+    plays = Plays(played(MANY))
+    assert decided(plays)[1] == {}
+    assert decided(plays, VECTOR)[1] == {}
+    assert plays.asked == [{}, {}]
+
+
+def test_a_bonus_pays_where_returns_are_all_the_same():
+    """Catches a game whose goal random play never finds, and that is left without a bonus."""
+    assert decided(Plays(played(SAME)))[1].keys() == {"exploration_bonus"}
+    assert decided(Plays(played(SAME)), open_names={"num_envs", "frame_skip"})[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("truncated", "rewards", "pays"),
+    [(19, (-1.0, -100.0), True), (18, (-1.0, -100.0), False), (20, range(5), True), (20, range(6), False)],
+)
+def test_a_bonus_pays_where_episodes_find_no_end(truncated, rewards, pays):
+    """Catches falls from a cliff taken for something to learn from: more than 90 % of episodes end by their
+    limit, and the few rewards name events. A distance that is paid for has many."""
+    reason = why_explore(played(range(20), truncated=truncated, rewards=rewards))
+    assert bool(reason) == pays
+
+
+@pytest.mark.parametrize(
+    ("others", "expected", "asked"),
+    [
+        ({"skip2": MANY}, 2, [1, 2]),  # enough: no further one is tried
+        ({"skip4": FEW, "skip8": MANY}, 8, [1, 2, 4, 8]),
+        ({"skip4": FEW, "skip8": FEW}, 4, [1, 2, 4, 8, 16]),  # the shortest of equals
+        ({}, None, [1, 2, 4, 8, 16]),
+    ],
+)
+def test_a_stride_that_gets_further(others, expected, asked):
+    """Catches the longest stride where a shorter one does: a turn should decide as little as needs be. Where
+    none helps, a bonus pays."""
+    plays = Plays(played(SAME), **{name: played(returns) for name, returns in others.items()})
+    random, found = decided(plays, VECTOR)
+    assert [changed.get("frame_skip", 1) for changed in plays.asked] == asked
+    assert found.get("frame_skip") == expected
+    assert ("exploration_bonus" in found) == (expected is None)
+    assert random is plays(frame_skip=expected or 1)
+
+
+def test_no_stride_where_each_step_may_count():
+    """Catches an action repeated in a maze, and one that was set and is overridden."""
+    plays = Plays(played(SAME), skip2=played(MANY))
+    assert "frame_skip" not in decided(plays, NUMBER)[1]
+    assert "frame_skip" not in decided(plays, VECTOR, open_names=set(DEFAULTS) - {"frame_skip"})[1]
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "expected"),
+    [
+        (VECTOR, Discrete(2), True),
+        (NUMBER, Discrete(2), False),
+        (Box(0, 9, (2,), dtype=np.int64), Discrete(2), False),
+        (Box(0, 1, (2, 2)), Discrete(2), False),
+        (VECTOR, VECTOR, False),
+    ],
+)
+def test_what_changes_slowly(observations, actions, expected):
+    """Catches strides through boards, pictures and whole numbers."""
+    assert changes_slowly(partial(SpacesEnv, observations, actions)) == expected
+
+
+def test_an_endless_game_gets_a_limit():
+    """Catches episodes of a thousand turns in a game that nothing ends; the play that counts is that within
+    the limit."""
+    short = played(SAME, 200, 20)
+    plays = Plays(played(SAME, 1000, 20))
+    plays.by_skip = {}
+    plays_of = lambda **changed: short if changed.get("max_episode_steps") == 200 else plays(**changed)  # noqa: E731
+    random, found = decided(plays_of, limit=None)
+    assert random is short
+    assert found["max_episode_steps"] == 200
+    assert "exploration_bonus" in found
+    assert "max_episode_steps" not in decided(plays_of, open_names={"exploration_bonus"}, limit=None)[1]
+
+
+@pytest.mark.parametrize(("length", "truncated"), [(500, 20), (1000, 17)], ids=["short", "with ends"])
+def test_a_game_that_ends_keeps_its_limit(length, truncated):
+    """Catches a limit for a game whose end random play does find, or that is short enough."""
+    assert "max_episode_steps" not in decided(Plays(played(SAME, length, truncated)), limit=None)[1]
+
+
+def test_a_limit_of_the_games_own_stays():
+    """Catches 999 steps of the game's designer that became 200: its reward may come at step 300."""
+    assert "max_episode_steps" not in decided(Plays(played(SAME, 999, 20)), limit=999)[1]
+
+
+def test_too_few_episodes_decide_nothing():
+    """Catches a bonus because of two episodes of a slow game."""
+    assert decided(Plays(played(SAME[:9])))[1] == {}
+    assert "exploration_bonus" in decided(Plays(played(SAME[:10])))[1]
