@@ -7,9 +7,11 @@ from lgym.cli.library_noise import silence_libraries  # before libraries are imp
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import set_parsing_settings
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
@@ -37,7 +39,7 @@ from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_commands, describe_options
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
-from lgym.cli.yaml_keys import refuse_duplicate_keys
+from lgym.cli.yaml_keys import refuse_duplicate_keys, yaml_of
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig
 from lgym.models.devices import available_accelerator
@@ -56,6 +58,8 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "max_epochs": 100,
     "num_sanity_val_steps": -1,
 }
+
+DEFAULT_MODEL = "lgym.modules.PPO"
 
 READ_ONLY_TRAINER: dict[str, Any] = {
     "logger": False,
@@ -113,7 +117,6 @@ class LgymCLI(LightningCLI):
         return {**LightningCLI.subcommands(), **dict.fromkeys(READ_ONLY_SWITCHES, {"model", "datamodule"})}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.set_defaults({"model": {"class_path": "lgym.modules.PPO"}})
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     def _prepare_subcommand_parser(
@@ -220,17 +223,43 @@ class LgymCLI(LightningCLI):
         if any(isinstance(callback, CollapseGuard) and callback.stopped for callback in callbacks):
             sys.exit(1)
 
+    def new(self, **arguments: Any) -> None:
+        """Hands over which settings were given."""
+        parser, config = self._parser(self.subcommand), self.config[self.subcommand]
+        given = yaml.safe_load(parser.dump(config, skip_default=True, skip_none=True)) or {}
+        self.trainer.given = {name: given[name] for name in ("trainer", "model", "data") if name in given}
+        self.trainer.new(**arguments)
+
     def check(self, **arguments: Any) -> None:
         """Ends with status 1 where something would make training useless."""
         if any(finding.problem for finding in self.trainer.check(**arguments)):
             sys.exit(1)
 
 
-def with_env(args: Sequence[str]) -> list[str]:
-    """The command line with `lgym new ENV_ID` written out."""
-    if len(args) > 1 and args[0] == "new" and not args[1].startswith("-"):
-        return ["new", "--data.env", *args[1:]]
-    return list(args)
+def written_out(args: Sequence[str]) -> list[str]:
+    """The command line with the environment of `lgym new ENV_ID` as an option, and with PPO as the model
+    where no class is given.
+
+    (A default of the parser would leave PPO's settings behind where another class is named.)
+    """
+    words = list(args)
+    if len(words) > 1 and words[0] == "new" and not words[1].startswith("-"):
+        words.insert(1, "--data.env")
+    command = bool(words) and words[0] in LgymCLI.subcommands() and not {"-h", "--help"} & set(words)
+    if command and not names_model(words):
+        words.insert(1, f"--model={DEFAULT_MODEL}")
+    return words
+
+
+def names_model(words: Sequence[str]) -> bool:
+    """Check if a command line, or a file that it names, has a class for the model."""
+    named = [name.partition("=") for name in words]
+    if any(name in ("--model", "--model.class_path") for name, _, _ in named):
+        return True
+    files = [value for name, _, value in named if name in ("--config", "-c") and value]
+    files += [after for word, after in pairwise(words) if word in ("--config", "-c")]
+    settings = [yaml_of(Path(file)) for file in files]
+    return any("class_path" in (setting.get("model") or {}) for setting in settings)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -249,6 +278,6 @@ def main(args: list[str] | None = None) -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
     if args is None:
-        sys.argv[1:] = with_env(sys.argv[1:])
+        sys.argv[1:] = written_out(sys.argv[1:])
     with errors_as_messages():
-        LgymCLI(args if args is None else with_env(args))
+        LgymCLI(args if args is None else written_out(args))

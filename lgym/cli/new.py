@@ -1,12 +1,12 @@
 """`lgym new`: a complete YAML for an environment, with the numbers that random play decides and why."""
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from gymnasium.spaces import Discrete
 from lightning.pytorch import Trainer
 from torch import nn
@@ -19,6 +19,17 @@ from lgym.modules.actor_critic import ActorCritic
 from lgym.modules.learning_rates import rates_of
 from lgym.terminal import say
 from lgym.types import ConfigError
+
+COMMENTS = {
+    "trainer.max_epochs": "rollouts",
+    "trainer.check_val_every_n_epoch": "rollouts between evaluations",
+    "model.init_args.llm.model": "a name, a Hub id, a folder or a .gguf file",
+    "model.init_args.gae_lambda": "between one-step advantages (0) and whole returns (1)",
+    "model.init_args.loss.entropy_coef": "more of it keeps exploring for longer",
+    "model.init_args.loss.old_kl_coef": "more of it makes smaller steps",
+    "data.eval_episodes": "of an evaluation, greedy and sampled each",
+}
+"""Comments by the key that they stand behind."""
 
 AGENT = '''"""The words of {env}: what the model reads, and the answers that it may give."""
 
@@ -38,7 +49,12 @@ class {name}(GeneralAgent):
 
 
 def write_new(
-    trainer: Trainer, module: PolicyLearner, data: RolloutDataModule, out: str | None, agent: str | None
+    trainer: Trainer,
+    module: PolicyLearner,
+    data: RolloutDataModule,
+    given: Mapping[str, Any],
+    out: str | None,
+    agent: str | None,
 ) -> None:
     """Write the YAML, and a file with an agent where one is wanted, and say what to do next.
 
@@ -46,78 +62,83 @@ def write_new(
         trainer: of the settings given so far.
         module: the same.
         data: the same.
+        given: these settings, nested as in a YAML, without those that are defaults.
         out: the YAML's file; by default the environment's name.
         agent: the agent's file, or `None` for none.
 
     Raises:
         ConfigError: for a file that is there already, and an agent's file that cannot be imported.
     """
-    name = re.sub(r"\W+", "_", re.sub(r"-v\d+$", "", data.env.rpartition("/")[2].rpartition(":")[2])).lower()
+    name = re.sub(r"\W+", "_", re.sub(r"-v\d+$", "", re.split("[/:]", data.env)[-1])).lower()
     path = Path(out or f"{name}.yaml")
     for file in filter(None, (path, agent and Path(agent))):
         if file.exists():
             raise ConfigError(f"{file} is there already: remove it, or give another --out or --agent.")
-    if agent is not None and (Path(agent).suffix != ".py" or not Path(agent).stem.isidentifier()):
-        raise ConfigError(f"--agent is {agent}; it must be a Python file, such as {name}_agent.py.")
+    if agent is not None and not re.fullmatch(r"[^\W\d]\w*\.py", agent):
+        raise ConfigError(
+            f"--agent is {agent}; it must be a Python file in this folder that can be imported, such as "
+            f"{name}_agent.py."
+        )
     choices = data.choose_settings(module, trainer.strategy.root_device)
-    agent_class = agent and "".join(word.capitalize() for word in name.split("_")) + "Agent"
+    proposal = proposed(trainer, module, data, choices, name)
+    model = {**given.get("model", {}), "class_path": proposal["model"]["class_path"]}
+    settings = merged(proposal, {**given, "model": model})
+    if agent is not None:
+        class_name = "".join(word.capitalize() for word in name.split("_")) + "Agent"
+        settings["data"]["agent"] = {"class_path": f"{Path(agent).stem}.{class_name}"}
+        Path(agent).write_text(agent_source(data, class_name), encoding="utf-8")
+        say(f"Written: {agent}")
+    reasons = {f"data.{choice.name}": choice.reason for choice in choices}
+    if isinstance(module, ActorCritic):
+        reasons["model.init_args.gamma"] = f"per turn: a reward counts for about {horizon(module.gamma)}"
+    reasons |= {"data.agent.init_args.resolution": reasons.pop("data.resolution", "")}
     lines = [
         f"# {data.env}, as `lgym new` wrote it: every number may be changed.",
         f"#   lgym check --config {path}    what the model will see",
         f"#   lgym fit --config {path}      trains",
-        *trainer_lines(trainer, name),
-        *model_lines(module, trainer.max_epochs or 0),
-        *data_lines(data, choices, f"{Path(agent).stem}.{agent_class}" if agent else None),
+        *yaml_lines(settings, COMMENTS | reasons),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    say(f"Written: {path}")
-    if agent is not None:
-        Path(agent).write_text(agent_source(data, str(agent_class)), encoding="utf-8")
-        say(f"Written: {agent}")
-    say(f"Next: lgym check --config {path}, then lgym fit --config {path}")
+    say(f"Written: {path}\nNext: lgym check --config {path}, then lgym fit --config {path}")
 
 
-def trainer_lines(trainer: Trainer, name: str) -> list[str]:
-    """The part of the trainer."""
-    return [
-        "seed_everything: 0",
-        "trainer:",
-        f"  default_root_dir: runs/{name}",
-        f"  max_epochs: {trainer.max_epochs} # rollouts",
-        f"  check_val_every_n_epoch: {trainer.check_val_every_n_epoch} # rollouts between evaluations",
-        f"  gradient_clip_val: {trainer.gradient_clip_val}",
-    ]
-
-
-def model_lines(module: PolicyLearner, rollouts: int) -> Iterator[str]:
-    """The part of the model: the algorithm's settings as they are."""
+def proposed(
+    trainer: Trainer, module: PolicyLearner, data: RolloutDataModule, choices: Sequence[Choice], name: str
+) -> dict[str, Any]:
+    """The settings that a run would have, nested as in a YAML, as far as people change them."""
     rates = rates_of(module.make_optimizer([nn.Parameter(torch.zeros(1))]))[0]
-    loss = module.loss_config
-    yield "model:"
-    yield f"  class_path: {type(module).__module__.rpartition('.')[0]}.{type(module).__name__}"
-    yield "  init_args:"
-    yield "    llm:"
-    yield f"      model: {module.llm_config.model} # a name, a Hub id, a folder or a .gguf file"
-    yield "    optimizer:"
-    yield "      class_path: torch.optim.AdamW"
-    yield f"      init_args: {{lr: {rates['lr']:.1e}, weight_decay: 0.0}}"
-    yield "    lr_scheduler:"
-    yield "      class_path: lgym.modules.schedules.WarmupCosine"
-    yield f"      init_args: {{warmup: {min(2, max(0, rollouts - 1))}, total: {max(1, rollouts)}}}"
+    rollouts = trainer.max_epochs or 0
+    loss = {key: getattr(module.loss_config, key) for key in ("clip_low", "clip_high", "entropy_coef")}
+    critic: dict[str, Any] = {}
     if isinstance(module, ActorCritic):
-        yield f"    gamma: {module.gamma} # per turn: a reward counts for about {horizon(module.gamma)}"
-        yield f"    gae_lambda: {module.gae_lambda}"
-        critic = module.critic
-        yield f"    critic: {{value_coef: {critic.value_coef}, value_warmup: {critic.value_warmup}}}"
-    yield "    loss:"
-    for setting, why in (
-        ("clip_low", ""),
-        ("clip_high", ""),
-        ("entropy_coef", " # more of it keeps exploring for longer"),
-        ("old_kl_coef", " # more of it makes smaller steps"),
-    ):
-        value = getattr(loss, setting)
-        yield f"      {setting}: {'null' if value is None else value}{why}"
+        critic = {key: getattr(module, key) for key in ("gamma", "gae_lambda")}
+        critic["critic"] = {key: getattr(module.critic, key) for key in ("value_coef", "value_warmup")}
+    schedule = {"warmup": min(2, max(0, rollouts - 1)), "total": max(1, rollouts)}
+    return {
+        "seed_everything": data.seed,
+        "trainer": {
+            "default_root_dir": f"runs/{name}",
+            "max_epochs": trainer.max_epochs,
+            "check_val_every_n_epoch": trainer.check_val_every_n_epoch,
+            "gradient_clip_val": trainer.gradient_clip_val,
+        },
+        "model": {
+            "class_path": f"{type(module).__module__.rpartition('.')[0]}.{type(module).__name__}",
+            "init_args": {
+                "llm": {"model": module.llm_config.model},
+                "optimizer": by_class("torch.optim.AdamW", lr=rates["lr"], weight_decay=0.0),
+                "lr_scheduler": by_class("lgym.modules.schedules.WarmupCosine", **schedule),
+                **critic,
+                "loss": {**loss, "old_kl_coef": module.loss_config.old_kl_coef},
+            },
+        },
+        "data": {
+            "env": data.env,
+            "agent": by_class(f"lgym.agents.{type(data.agent).__name__}"),
+            "eval_episodes": data.eval_episodes,
+            **chosen(choices),
+        },
+    }
 
 
 def horizon(gamma: float) -> str:
@@ -125,32 +146,56 @@ def horizon(gamma: float) -> str:
     return "any number of turns" if gamma == 1 else f"{1 / (1 - gamma):.0f} turns"
 
 
-def data_lines(data: RolloutDataModule, choices: Sequence[Choice], agent: str | None) -> Iterator[str]:
-    """The part of the environment, with what random play decided."""
-    decided = {choice.name: choice for choice in choices}
-    resolution = decided.pop("resolution", None)
-    yield "data:"
-    yield f"  env: {data.env}"
-    if data.env_kwargs:
-        yield f"  env_kwargs: {json.dumps(data.env_kwargs)}"
-    yield "  agent:"
-    yield f"    class_path: {agent or f'lgym.agents.{type(data.agent).__name__}'}"
-    if resolution is not None and agent is None:
-        yield "    init_args:"
-        yield f"      resolution: {json.dumps(resolution.value)} # {resolution.reason}"
-    for name, choice in decided.items():
-        if isinstance(choice.value, int):
-            yield f"  {name}: {choice.value} # {choice.reason}"
+def chosen(choices: Sequence[Choice]) -> dict[str, Any]:
+    """What random play decided, nested as in a YAML."""
+    values: dict[str, Any] = {}
+    for choice in choices:
+        if choice.name == "resolution":
+            values["agent"] = by_class("lgym.agents.GeneralAgent", resolution=choice.value)
+        elif isinstance(choice.value, int):
+            values[choice.name] = choice.value
         else:
-            yield f"  {name}: # {choice.reason}"
-            yield f"    class_path: lgym.data.{type(choice.value).__name__}"
-    yield f"  eval_episodes: {data.eval_episodes} # of an evaluation, greedy and sampled each"
+            values[choice.name] = by_class(f"lgym.data.{type(choice.value).__name__}")
+    return values
+
+
+def by_class(class_path: str, **init_args: Any) -> dict[str, Any]:
+    """An object of a YAML."""
+    return {"class_path": class_path, "init_args": init_args} if init_args else {"class_path": class_path}
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with others over them; an object of another class replaces the whole object."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        alike = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if alike and value.get("class_path", old.get("class_path")) == old.get("class_path"):
+            result[key] = merged(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def yaml_lines(settings: Mapping[str, Any], comments: Mapping[str, str], path: str = "") -> Iterator[str]:
+    """Nested settings as lines of a YAML, with comments by key."""
+    indent = "  " * path.count(".")
+    for key, value in settings.items():
+        comment = comments.get(f"{path}{key}")
+        end = f" # {comment}" if comment else ""
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{key}:{end}"
+            yield from yaml_lines(value, comments, f"{path}{key}.")
+        else:
+            text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+            yield f"{indent}{key}: {text}{end}"
 
 
 def agent_source(data: RolloutDataModule, name: str) -> str:
     """The source of an agent that reads as the general one does, to be changed."""
     agent = data.agent
-    assert isinstance(agent, GeneralAgent)
+    if not isinstance(agent, GeneralAgent):
+        raise ConfigError(f"--agent writes what GeneralAgent says, and data.agent is {type(agent).__name__}.")
     env = data.make_env()
     example = agent.format_observation(env.reset(seed=data.seed)[0])
     env.close()

@@ -44,6 +44,7 @@ class LgymTrainer(Trainer):
             RolloutLoop(self, self.fit_loop.min_epochs, self.fit_loop.max_epochs),
         )
         self.fit_loop.epoch_loop = loop.epoch_loop  # which knows max_steps
+        self.given: dict[str, Any] = {}  # settings of the command line that are no defaults, nested
 
     __init__.__signature__ = inspect.signature(Trainer.__init__)  # type: ignore[attr-defined]
 
@@ -98,7 +99,7 @@ class LgymTrainer(Trainer):
             out: the file to write; null takes the environment's name.
             agent: a Python file to write too, with an agent to put into your own words; null writes none.
         """
-        write_new(self, model, datamodule, out, agent)
+        write_new(self, model, datamodule, self.given, out, agent)
 
     def play(
         self,

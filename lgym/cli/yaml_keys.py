@@ -1,5 +1,6 @@
-"""Refusal of YAML with duplicate keys: parsers take the last one without a word."""
+"""Reading of YAML; duplicate keys are refused, of which parsers take the last one without a word."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,6 +26,15 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def refuse_duplicate_keys() -> None:
     """Makes every YAML that the command line reads an error if a mapping in it has a key twice."""
     set_loader("yaml", _load_unique, exceptions=(yaml.YAMLError,))
+
+
+def yaml_of(path: Path) -> dict[str, Any]:
+    """The settings in a YAML; none where it is no such file, of which the parser will speak."""
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _load_unique(text: str) -> Any:

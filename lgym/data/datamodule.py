@@ -1,50 +1,35 @@
 """The data side of a run: its environment, its agent, and the amount of play between two updates."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium
 import lightning as L
-import torch
 from torch.utils.data import DataLoader
 
 from lgym import distributed
-from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import validation
-from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
-from lgym.data.measuring import DEFAULTS, measured_settings
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.resolved_config import ResolvedConfig
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
-from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.data.sharding import rank_state, shard_range, store_from_all_ranks
-from lgym.data.sizing import Choice, default_envs
-from lgym.envs.make import make_env, portable
 from lgym.envs.workers import worker_envs
 from lgym.rollout import Prompt
 from lgym.terminal import say
 from lgym.types import Episode, Learner
 
 
-class RolloutDataModule(DataConfig, L.LightningDataModule):
+class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     """Plays live episodes to fill each batch. One Lightning epoch is one rollout."""
-
-    agent: TextAgent  # `GeneralAgent` where none is given
-    frame_skip: int  # of these, `choose_settings` decides what is not given
-    num_envs: int
-    update_epochs: int
-    minibatch_size: int
-    exploration_bonus: ExplorationBonus | None
 
     def __init__(self, **settings: Any) -> None:
         """
@@ -53,17 +38,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         """
         super().__init__(**settings)
         L.LightningDataModule.__init__(self)
-        self._measured: dict[str, Any] = {}  # what random play decided
-        self._open = {name for name in DEFAULTS if getattr(self, name) is None} - {"exploration_bonus"}
-        if self.exploration_bonus == "auto":  # null is a choice too
-            self._open.add("exploration_bonus")
-        vars(self).update({name: DEFAULTS[name] for name in self._open})
-        if "num_envs" in self._open:
-            self.num_envs = default_envs(self.turns_per_rollout)
         self.prefetched_observations: Sequence[Any] = ()
-        self.agent = self.agent or GeneralAgent()
-        self._offers_candidates = True
-        self.agents = self._bind_agents(self.agent)
         self._play: TrainingPlay | None = None
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
@@ -75,7 +50,7 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         """Refuse an agent that does not fit the policy, and read demonstrations; no model is loaded yet."""
         if not self.learner.policy.scores_candidates:
             validation.check_speaking(self.agent, self.make_env())
-        elif not self._offers_candidates:
+        elif not self.offers_candidates:
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         if stage == "fit":
@@ -87,75 +62,6 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
-
-    def _bind_agents(self, agent: TextAgent) -> dict[str, TextAgent]:
-        """The agent as each stage plays it, bound to its environment: a copy wherever that differs."""
-        evaluated = deepcopy(agent) if self.eval_env_kwargs else agent
-        tested = deepcopy(agent) if self.test_env_kwargs else evaluated
-        agents = {"fit": agent, "validate": evaluated, "predict": evaluated, "test": tested}
-        differing = {"validate": self.eval_env_kwargs, "test": self.test_env_kwargs}
-        for stage in ("fit", *filter(differing.get, differing)):
-            env = self.make_env(stage)
-            agents[stage].bind(env)
-            self._offers_candidates &= validation.offers_candidates(agents[stage], env, self.seed)
-        return agents
-
-    def env_maker(self, stage: str, **changed: Any) -> Callable[[], gymnasium.Env]:
-        """A function that makes an environment as a stage plays it: fit, validate, test or predict.
-
-        Args:
-            stage: of the run.
-            **changed: `max_episode_steps` or `frame_skip` in place of the run's.
-        """
-        kwargs = self.env_kwargs or {}
-        if stage != "fit":
-            kwargs = kwargs | (self.eval_env_kwargs or {})
-        if stage == "test":
-            kwargs = kwargs | (self.test_env_kwargs or {})
-        wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
-        steps = {"max_episode_steps": self.max_episode_steps, "frame_skip": self.frame_skip}
-        return partial(make_env, self.env, kwargs, wrappers=wrappers, **(steps | changed))
-
-    def choose_settings(self, learner: Learner, device: torch.device) -> Sequence[Choice]:
-        """Let random play decide what is not given (`lgym.data.measuring`), unless the run says how much a
-        rollout plays.
-
-        Args:
-            learner: of the run.
-            device: on which it computes.
-
-        Returns:
-            What was decided, with reasons; nothing where nothing was.
-        """
-        if learner.single_pass and "update_epochs" in self._open:
-            self.update_epochs = 1
-        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
-            return ()
-        choices = measured_settings(
-            self,
-            self._open,
-            lambda **changed: self.env_maker("fit", **changed)(),
-            self.agent,
-            learner,
-            device,
-        )
-        self._take({choice.name: choice.value for choice in choices})
-        return choices
-
-    def _take(self, decided: Mapping[str, Any]) -> None:
-        """Set what random play decided, now or when the run began."""
-        for name in self._open & decided.keys():
-            self._measured[name] = decided[name]
-            setattr(self, name, decided[name])
-        if "resolution" in decided and isinstance(self.agent, GeneralAgent):
-            self._measured["resolution"] = decided["resolution"]
-            agents = {id(agent): agent for agent in self.agents.values()}.values()
-            for agent in agents:
-                agent.resolve(decided["resolution"])
-
-    def make_env(self, stage: str = "fit") -> gymnasium.Env:
-        """An environment as a stage plays it."""
-        return self.env_maker(stage)()
 
     def make_collector(self, stage: str, kept_transcripts: int = 0) -> Collector:
         """The environments of a stage, with their reset seeds, in this process of the run."""
@@ -280,23 +186,12 @@ class RolloutDataModule(DataConfig, L.LightningDataModule):
         ranks = distributed.all_gather_object(self._play.state_dict())
         played = self._rollouts_before if self._dataset is None else self._dataset.rollouts
         memories = {name: memory.state_dict() for name, memory in self._memories().items()}
-        measured = self._measured
-        if "exploration_bonus" in measured:  # its counts are among the memories
-            measured = {**measured, "exploration_bonus": True}
-        return {"ranks": ranks, "rollouts": played, "measured": measured, **memories}
+        return {"ranks": ranks, "rollouts": played, "measured": self.measured_state(), **memories}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
-        measured = dict(state_dict.get("measured", {}))  # what a run began with, it goes on with
-        if "exploration_bonus" in measured:
-            measured["exploration_bonus"] = ExplorationBonus()
-        if measured:  # what was decided just now goes
-            vars(self).update({name: DEFAULTS[name] for name in self._open & self._measured.keys()})
-            if "resolution" in self._measured:
-                self._take({"resolution": {}})
-            self._measured = {}
-        self._take(measured)
+        self.load_measured_state(state_dict.get("measured", {}))
         for name, memory in self._memories().items():
             if name in state_dict:
                 memory.load_state_dict(state_dict[name])

@@ -89,10 +89,11 @@ def differing(play: RandomPlay) -> float:
 
 
 def has_limit(make_env: Callable[..., gymnasium.Env]) -> bool:
-    """Check if the environment is registered with a time limit of its own."""
+    """Check if the environment has a time limit: a registered one, or `max_steps` as MiniGrid's."""
     with closing(make_env()) as env:
         spec = env.unwrapped.spec
-        return spec is not None and spec.max_episode_steps is not None
+        registered = spec is not None and spec.max_episode_steps is not None
+        return registered or hasattr(env.unwrapped, "max_steps")
 
 
 def changes_slowly(make_env: Callable[..., gymnasium.Env]) -> bool:

@@ -12,11 +12,13 @@ import yaml
 from helpers import spaces  # noqa: F401  (registers environments)
 from helpers.runs import scalars
 from lgym.agents import GeneralAgent
-from lgym.cli import main, with_env
+from lgym.cli import DEFAULT_MODEL, main, written_out
 from lgym.cli.new import horizon
 from lgym.data import RolloutDataModule
 from lgym.envs import make_env
+from lgym.modules import LossConfig
 
+PPO = f"--model={DEFAULT_MODEL}"
 TINY = ("--model.init_args.llm.lora.r=4", "--model.init_args.llm.value_hidden_size=16")
 
 
@@ -42,18 +44,17 @@ def settings(monkeypatch):
             data.trainer = trainer
             data.choose_settings(model, trainer.strategy.root_device)
             optimizer = model.make_optimizer([torch.nn.Parameter(torch.zeros(1))])
-            rates = model.make_lr_scheduler(optimizer)
+            rates = model.make_lr_scheduler and model.make_lr_scheduler(optimizer)
             names = (*RolloutDataModule.__dataclass_fields__,)
             seen.update({f"data.{name}": getattr(data, name) for name in names})
             seen["data.agent"] = type(data.agent)
             seen["resolution"] = getattr(data.agent.observation_settings, "resolution", None)
             seen["data.exploration_bonus"] = data.exploration_bonus and vars(data.exploration_bonus)
-            seen.update(
-                {name: getattr(model, name) for name in ("gamma", "gae_lambda", "critic", "loss_config")}
-            )
+            names = ("gamma", "gae_lambda", "critic", "loss_config")
+            seen.update({name: getattr(model, name, None) for name in names})
             seen["class"], seen["llm"] = type(model), model.llm_config
             seen["optimizer"] = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
-            seen["schedule"] = [rates.lr_lambdas[0](rollout) for rollout in range(120)]
+            seen["schedule"] = rates and [rates.lr_lambdas[0](rollout) for rollout in range(120)]
             for name in ("max_epochs", "check_val_every_n_epoch", "gradient_clip_val"):
                 seen[name] = getattr(trainer, name)
 
@@ -167,15 +168,35 @@ def test_the_agents_file_reads_alike(env, settings, model_folder, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["new", "Taxi-v3", "--out=a"], ["new", "--data.env", "Taxi-v3", "--out=a"]),
-        (["new", "--data.env=Taxi-v3"], ["new", "--data.env=Taxi-v3"]),
-        (["new"], ["new"]),
-        (["fit", "Taxi-v3"], ["fit", "Taxi-v3"]),
+        (["new", "Taxi-v3", "--out=a"], ["new", PPO, "--data.env", "Taxi-v3", "--out=a"]),
+        (["new", "--data.env=Taxi-v3"], ["new", PPO, "--data.env=Taxi-v3"]),
+        (["new"], ["new", PPO]),
+        (["fit", "Taxi-v3"], ["fit", PPO, "Taxi-v3"]),
+        (["fit", "--help"], ["fit", "--help"]),
+        (["--version"], ["--version"]),
+        (["fit", "--model", "GRPO"], ["fit", "--model", "GRPO"]),
+        (["fit", "--model.gamma=1"], ["fit", PPO, "--model.gamma=1"]),
+        (["fit", "--config", "no_file.yaml"], ["fit", PPO, "--config", "no_file.yaml"]),
     ],
 )
 def test_the_environment_may_stand_alone(args, expected):
     """Catches an id that is taken for an option of another command."""
-    assert with_env(args) == expected
+    assert written_out(args) == expected
+
+
+@pytest.mark.parametrize("option", ["--config", "-c", "--config="])
+def test_another_algorithm_has_none_of_the_settings_of_ppo(settings, model_folder, option):
+    """Catches PPO's entropy bonus, divergence and learning rate in a run of GRPO: as the parser's default they
+    stayed behind where another class was named."""
+    path = Path("grpo.yaml")
+    llm = {"model": str(model_folder)}
+    model = {"class_path": "lgym.modules.GRPO", "init_args": {"llm": llm, "loss": {"clip_high": 0.28}}}
+    data = {"env": "Blackjack-v1", "episodes_per_rollout": 8, "group_size": 2}
+    path.write_text(yaml.safe_dump({"model": model, "data": data}))
+    named = [f"{option}{path}"] if option.endswith("=") else [option, str(path)]
+    seen = settings(*named)
+    assert seen["loss_config"] == LossConfig(clip_high=0.28)
+    assert (seen["optimizer"]["lr"], seen["schedule"]) == (3e-4, None)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_setting_that_is_given_wins(given):
 @pytest.mark.parametrize("size", [{"turns_per_rollout": 60}, {"episodes_per_rollout": 8}])
 def test_a_size_that_is_given_decides_everything(size, monkeypatch):
     """Catches random play, and a bonus, in a run whose every setting stood in a YAML of its own."""
-    monkeypatch.setattr("lgym.data.datamodule.measured_settings", None)  # which must not be asked
+    monkeypatch.setattr("lgym.data.resolved_config.measured_settings", None)  # which must not be asked
     data = module("CliffWalking-v1", **size)
     assert chosen(data) == {}
     found = (data.num_envs, data.update_epochs, data.prompts_per_pass, data.minibatch_size, data.frame_skip)

@@ -1,0 +1,133 @@
+"""The settings of the data side with its environment and agents, and with what was not given decided."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import gymnasium
+import torch
+
+from lgym.agents import GeneralAgent, TextAgent
+from lgym.data import validation
+from lgym.data.data_config import DataConfig
+from lgym.data.measuring import DEFAULTS, measured_settings
+from lgym.data.rollout.exploration_bonus import ExplorationBonus
+from lgym.data.sizing import Choice, default_envs
+from lgym.envs.make import make_env, portable
+from lgym.types import Learner
+
+
+class ResolvedConfig(DataConfig):
+    """Settings whose agents are bound to the environments of their stages.
+
+    Attributes:
+        agents: the agent of each stage: fit, validate, test and predict.
+        offers_candidates: True if the agents list the actions.
+    """
+
+    agent: TextAgent  # `GeneralAgent` where none is given
+    frame_skip: int  # of these, `choose_settings` decides what is not given
+    num_envs: int
+    update_epochs: int
+    minibatch_size: int
+    exploration_bonus: ExplorationBonus | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._measured: dict[str, Any] = {}  # what random play decided
+        self._open = {name for name in DEFAULTS if getattr(self, name) is None} - {"exploration_bonus"}
+        if self.exploration_bonus == "auto":  # null is a choice too
+            self._open.add("exploration_bonus")
+        vars(self).update({name: DEFAULTS[name] for name in self._open})
+        if "num_envs" in self._open:
+            self.num_envs = default_envs(self.turns_per_rollout)
+        self.agent = self.agent or GeneralAgent()
+        self.offers_candidates = True
+        self.agents = self._bind_agents(self.agent)
+
+    def _bind_agents(self, agent: TextAgent) -> dict[str, TextAgent]:
+        """The agent as each stage plays it, bound to its environment: a copy wherever that differs."""
+        evaluated = deepcopy(agent) if self.eval_env_kwargs else agent
+        tested = deepcopy(agent) if self.test_env_kwargs else evaluated
+        agents = {"fit": agent, "validate": evaluated, "predict": evaluated, "test": tested}
+        differing = {"validate": self.eval_env_kwargs, "test": self.test_env_kwargs}
+        for stage in ("fit", *filter(differing.get, differing)):
+            env = self.make_env(stage)
+            agents[stage].bind(env)
+            self.offers_candidates &= validation.offers_candidates(agents[stage], env, self.seed)
+        return agents
+
+    def env_maker(self, stage: str, **changed: Any) -> Callable[[], gymnasium.Env]:
+        """A function that makes an environment as a stage plays it: fit, validate, test or predict.
+
+        Args:
+            stage: of the run.
+            **changed: `max_episode_steps` or `frame_skip` in place of the run's.
+        """
+        kwargs = self.env_kwargs or {}
+        if stage != "fit":
+            kwargs = kwargs | (self.eval_env_kwargs or {})
+        if stage == "test":
+            kwargs = kwargs | (self.test_env_kwargs or {})
+        wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
+        steps = {"max_episode_steps": self.max_episode_steps, "frame_skip": self.frame_skip}
+        return partial(make_env, self.env, kwargs, wrappers=wrappers, **(steps | changed))
+
+    def make_env(self, stage: str = "fit") -> gymnasium.Env:
+        """An environment as a stage plays it."""
+        return self.env_maker(stage)()
+
+    def choose_settings(self, learner: Learner, device: torch.device) -> Sequence[Choice]:
+        """Let random play decide what is not given (`lgym.data.measuring`), unless the run says how much a
+        rollout plays.
+
+        Args:
+            learner: of the run.
+            device: on which it computes.
+
+        Returns:
+            What was decided, with reasons; nothing where nothing was.
+        """
+        if learner.single_pass and "update_epochs" in self._open:
+            self.update_epochs = 1
+        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
+            return ()
+        choices = measured_settings(
+            self,
+            self._open,
+            lambda **changed: self.env_maker("fit", **changed)(),
+            self.agent,
+            learner,
+            device,
+        )
+        self._take({choice.name: choice.value for choice in choices})
+        return choices
+
+    def _take(self, decided: Mapping[str, Any]) -> None:
+        """Set what random play decided, now or when the run began."""
+        for name in self._open & decided.keys():
+            self._measured[name] = decided[name]
+            setattr(self, name, decided[name])
+        if "resolution" in decided and isinstance(self.agent, GeneralAgent):
+            self._measured["resolution"] = decided["resolution"]
+            agents = {id(agent): agent for agent in self.agents.values()}.values()
+            for agent in agents:
+                agent.resolve(decided["resolution"])
+
+    def measured_state(self) -> dict[str, Any]:
+        """What random play decided; plain numbers."""
+        if "exploration_bonus" not in self._measured:
+            return self._measured
+        return {**self._measured, "exploration_bonus": True}  # its counts are among the memories
+
+    def load_measured_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with what a run began with, in place of what was decided just now."""
+        if not state:
+            return
+        vars(self).update({name: DEFAULTS[name] for name in self._open & self._measured.keys()})
+        if "resolution" in self._measured:
+            self._take({"resolution": {}})
+        self._measured = {}
+        bonus = {"exploration_bonus": ExplorationBonus()} if "exploration_bonus" in state else {}
+        self._take({**state, **bonus})
