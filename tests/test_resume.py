@@ -21,7 +21,7 @@ EXPLORING = {
     **COUNTING,
     "data__max_episode_steps": 11,
     "data__frame_skip": 2,
-    "data__exploration_bonus": '{"init_args": {"anneal": 8}}',
+    "data__exploration_bonus": '{"class_path": "lgym.data.ExplorationBonus", "init_args": {"anneal": 8}}',
 }
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",

@@ -147,7 +147,7 @@ def horizon(gamma: float) -> str:
 
 
 def chosen(choices: Sequence[Choice]) -> dict[str, Any]:
-    """What random play decided, nested as in a YAML."""
+    """Settings that random play decided, nested as in a YAML."""
     values: dict[str, Any] = {}
     for choice in choices:
         if choice.name == "resolution":

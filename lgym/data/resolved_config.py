@@ -116,7 +116,7 @@ class ResolvedConfig(DataConfig):
                 agent.resolve(decided["resolution"])
 
     def measured_state(self) -> dict[str, Any]:
-        """What random play decided; plain numbers."""
+        """Settings that random play decided; plain numbers."""
         if "exploration_bonus" not in self._measured:
             return self._measured
         return {**self._measured, "exploration_bonus": True}  # its counts are among the memories

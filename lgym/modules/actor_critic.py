@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from lgym import distributed
@@ -55,17 +54,19 @@ class ActorCritic(PolicyLearner):
         return self.gae(turns, turn_timeline(turns))
 
     def features(self, prompts: Sequence[Prompt]) -> Tensor:
-        """[n, H] hidden states at the ends of some of a rollout's prompts, on the CPU."""
-        some = [prompts[i] for i in np.linspace(0, len(prompts) - 1, FEATURE_PROMPTS).round().astype(int)]
+        """[n, H] hidden states at the ends of some of a rollout's prompts, of all processes, on the CPU."""
+        everywhere = {prompt for shard in distributed.all_gather_object(list(prompts)) for prompt in shard}
+        distinct = sorted(everywhere, key=lambda prompt: prompt.token_ids)
+        count = min(FEATURE_PROMPTS, len(distinct))
         with self.inference() as policy:
-            return policy.prompt_states(list(dict.fromkeys(some)))
+            return policy.prompt_states([distinct[n * len(distinct) // count] for n in range(count)])
 
     def gae(self, turns: RolloutTurns, timeline: Timeline) -> Advantages:
         """GAE with this algorithm's settings along a timeline; the value head's statistics follow its
         returns."""
         value_head = self.policy.llm.value_head
         assert value_head is not None
-        value_head.update_features(distributed.all_gather_cat(self.features(turns.rollout.prompts)))
+        value_head.update_features(self.features(turns.rollout.prompts))
         return gae_advantages(
             turns,
             timeline,

@@ -63,7 +63,7 @@ def test_a_key_that_stands_twice(failing, tmp_path):
     twice = tmp_path / "twice.yaml"
     twice.write_text(BLACKJACK.read_text().replace("    optimizer:\n", "    llm: {}\n    optimizer:\n"))
     said = failing(config=twice)
-    assert "the key 'llm' stands twice in one place, in lines 15 and 18" in said
+    assert "the key 'llm' stands twice in one place, in lines 14 and 17" in said
     assert "'agent' stands twice" in failing(data="{agent: lgym.agents.TaxiAgent, env: Taxi-v3, agent: null}")
 
 

@@ -19,6 +19,7 @@ from helpers.fuzz import inputs
 from lgym.batch import PolicyOutput
 from lgym.functional import kl_estimate, policy_gradient_loss, ppo_clip_loss, value_loss
 from lgym.models.prefix_sharing.packing import common_prefix_length, pack
+from lgym.models.value_head import ValueHead
 from lgym.modules import PPO, LossConfig, PolicyLearner
 from lgym.modules.advantages import Advantages
 from lgym.modules.preparation import turns_to_learn_from
@@ -119,7 +120,10 @@ def one_pass(batch, size, seed):
 
 @cache
 def ppo(whiten_advantages):
-    return PPO(whiten_advantages=whiten_advantages)
+    module = PPO(whiten_advantages=whiten_advantages)
+    module.policy.llm = SimpleNamespace(value_head=ValueHead(2, 2))
+    module.features = lambda prompts: torch.zeros(1, 2)
+    return module
 
 
 @inputs(60)
@@ -168,7 +172,7 @@ class OraclePolicy(GenerationPolicy):
 
     def __init__(self):
         super().__init__(max_new_tokens=LIMIT)
-        self.llm = SimpleNamespace(device="cpu", reference=nullcontext)
+        self.llm = SimpleNamespace(device="cpu", reference=nullcontext, value_head=ValueHead(2, 2))
         self.evaluated = []
 
     def _evaluate_distinct(self, batch, *, entropy_gradient):

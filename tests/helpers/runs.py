@@ -16,6 +16,7 @@ ECHO = {
     "trainer.accelerator": "cpu",
     "trainer.enable_progress_bar": "false",
     "trainer.max_epochs": "2",
+    "trainer.check_val_every_n_epoch": "1",
     "model": "lgym.modules.PPO",
     "model.init_args.llm.lora.r": "4",
     "model.init_args.llm.value_hidden_size": "16",
@@ -29,7 +30,7 @@ ECHO = {
 QUICK = {
     "model__init_args__optimizer": "torch.optim.AdamW",
     "model__init_args__optimizer__init_args__lr": 0.005,
-    "model__init_args__loss": '{"target_kl": null}',
+    "model__init_args__lr_scheduler": "null",
     "model__init_args__policy": "lgym.policies.CandidatePolicy",
     "model__init_args__policy__init_args__length_normalization": "token",
     "model__init_args__policy__init_args__temperature": 3,

@@ -9,7 +9,7 @@ import lightning as L
 import torch
 
 from lgym import distributed
-from lgym.modules.checkpointing import rng_state
+from lgym.modules.checkpointing import rng_state, trained_state
 from lgym.modules.snapshot import copied
 
 
@@ -37,7 +37,7 @@ class Spoiler(L.Callback):
             pl_module.rollout_metrics[self.metric] = self.value
 
     def on_train_epoch_end(self, trainer, pl_module):
-        weights = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
+        weights = trained_state(pl_module, pl_module.state_dict())
         state = {
             "weights": weights,
             "optimizer": trainer.optimizers[0].state_dict()["state"],

@@ -191,7 +191,9 @@ def test_the_standard_deviation_reaches_tokens():
     assert float(head.std) == pytest.approx(std, rel=1e-5)
     assert std != pytest.approx(1.0, rel=0.1)
     head.mean.zero_()
-    head.std.fill_(1.0)  # as the values were when the rollout was prepared
+    head.std.fill_(1.0)
+    head.feature_mean.zero_()
+    head.feature_std.fill_(1.0)  # as the values were when the rollout was prepared
     with module.inference() as policy:
         values = evaluate_batch(policy, batch).values
     for turn, reward in ((1, 2.0), (3, 1.0), (4, 0.5), (5, 0.5)):

@@ -86,7 +86,8 @@ def test_target_kl_brakes_and_keeps_what_pulls_back():
     """A rival's target KL only wrote a flag, and skipping the rest of a rollout left an overshoot in place.
     Beyond it a step has 2 times the value loss and 0.3 times the divergence, and nothing of advantages and
     entropy."""
-    module = candidate_learner(target_kl=0.01, old_kl_coef=0.3, value_coef=2.0, entropy_coef=0.5)
+    settings = {"old_kl_coef": 0.3, "old_kl_target": None, "value_coef": 2.0, "entropy_coef": 0.5}
+    module = candidate_learner(target_kl=0.01, **settings)
     batch = prepared(module)
     module.loss(batch)
     assert module.steps_braked == 0
