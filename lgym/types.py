@@ -129,20 +129,21 @@ class Policy(Protocol):
 
 
 class Learner(Protocol):
-    """The learning side of a run, as the data side calls it.
-
-    Attributes:
-        sft_rollouts: rollouts at the start that learn from demonstrations alone.
-    """
+    """The learning side of a run, as the data side calls it."""
 
     policy: Any
-    sft_rollouts: int
 
-    needs_whole_episodes: bool
-    """True if a rollout must not end within an episode."""
+    @property
+    def sft_rollouts(self) -> int:
+        """Rollouts at the start that learn from demonstrations alone."""
 
-    single_pass: bool
-    """True if it learns from a rollout once."""
+    @property
+    def needs_whole_episodes(self) -> bool:
+        """True if a rollout must not end within an episode."""
+
+    @property
+    def single_pass(self) -> bool:
+        """True if it learns from a rollout once."""
 
     @property
     def tokenizer(self) -> Any:

@@ -188,15 +188,16 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, model_folder, monkey
 
 def test_a_changed_learning_rate_takes_effect_on_resume(tmp_path, model_folder):
     """Lightning restores the old rate with the optimizer, silently."""
-    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
-    assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(3e-4)
+    constant = {"model__init_args__lr_scheduler": "null"}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, **constant)
+    assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(8e-4)
     adamw = {
         "model__init_args__optimizer": "torch.optim.AdamW",
         "model__init_args__optimizer__init_args__lr": 0.02,
     }
-    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **adamw)
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last", **constant, **adamw)
     assert checkpoint(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0.02)
-    assert list(scalars(tmp_path)["optim/lr"].values()) == pytest.approx([3e-4, 0.02])
+    assert list(scalars(tmp_path)["optim/lr"].values()) == pytest.approx([8e-4, 0.02])
 
 
 def test_a_changed_learning_rate_keeps_its_place_in_the_schedule(tmp_path, model_folder):

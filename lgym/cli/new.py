@@ -71,7 +71,7 @@ def write_new(
     """
     name = re.sub(r"\W+", "_", re.sub(r"-v\d+$", "", re.split("[/:]", data.env)[-1])).lower()
     path = Path(out or f"{name}.yaml")
-    for file in filter(None, (path, agent and Path(agent))):
+    for file in [path] if agent is None else [path, Path(agent)]:
         if file.exists():
             raise ConfigError(f"{file} is there already: remove it, or give another --out or --agent.")
     if agent is not None and not re.fullmatch(r"[^\W\d]\w*\.py", agent):
@@ -169,11 +169,11 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
-        alike = isinstance(old, Mapping) and isinstance(value, Mapping)
-        if alike and value.get("class_path", old.get("class_path")) == old.get("class_path"):
-            result[key] = merged(old, value)
-        else:
-            result[key] = value
+        result[key] = value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            class_path = old.get("class_path")
+            if value.get("class_path", class_path) == class_path:
+                result[key] = merged(old, value)
     return result
 
 

@@ -54,6 +54,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         if stage == "fit":
+            assert self.trainer is not None
             for choice in self.choose_settings(self.learner, self.trainer.strategy.root_device):
                 say(choice.line)
             if self.exploration_bonus is not None:

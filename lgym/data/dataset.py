@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lgym.data.data_config import DataConfig
 from lgym.data.imitation.sft_sampler import SFTSampler
+from lgym.data.resolved_config import ResolvedConfig
 from lgym.data.rollout.collector import Collector, Progress
 from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
@@ -45,7 +45,7 @@ class RolloutDataset(IterableDataset):
     """Whose policy plays, and who prepares what to learn."""
 
     play: TrainingPlay
-    settings: DataConfig
+    settings: ResolvedConfig
     progress: Progress
     """Told how far the playing is."""
 
@@ -153,7 +153,7 @@ class EvaluationDataset(IterableDataset):
         yield InFlight(self.outcome(collector, rollout))
 
 
-def warm_up_episodes(settings: DataConfig) -> int | None:
+def warm_up_episodes(settings: ResolvedConfig) -> int | None:
     """One in each environment, of 256 at most, in whole groups, and no more than a rollout has; `None` where
     that is counted in turns."""
     if settings.episodes_per_rollout is None:

@@ -68,12 +68,12 @@ def measured_settings(
     random, choices = exploration_choices(open_names, make_env, play)
     most_prompts = prompts_in(settings.target_rollout_seconds, random, learner, device)
     texts = len(random.questions)
+    coarse = deepcopy(agent)
     resolution = {}
-    if isinstance(agent, GeneralAgent) and texts > most_prompts:
-        resolution = agent.choose_resolutions(random.observations, round(most_prompts))
-    if resolution:
-        coarse = deepcopy(agent)
+    if isinstance(coarse, GeneralAgent) and texts > most_prompts:
+        resolution = coarse.choose_resolutions(random.observations, round(most_prompts))
         coarse.resolve(resolution)
+    if resolution:
         changed = {c.name: c.value for c in choices if c.name in ("frame_skip", "max_episode_steps")}
         random = play(coarse, **changed)
         why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"

@@ -111,8 +111,8 @@ class ResolvedConfig(DataConfig):
             setattr(self, name, decided[name])
         if "resolution" in decided and isinstance(self.agent, GeneralAgent):
             self._measured["resolution"] = decided["resolution"]
-            agents = {id(agent): agent for agent in self.agents.values()}.values()
-            for agent in agents:
+            for agent in {id(agent): agent for agent in self.agents.values()}.values():
+                assert isinstance(agent, GeneralAgent)  # a copy
                 agent.resolve(decided["resolution"])
 
     def measured_state(self) -> dict[str, Any]:
