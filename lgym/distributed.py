@@ -1,6 +1,6 @@
 """Collectives over the processes of a run. A process that is alone gets its own value, at no cost.
 
-Every function here but `rank` and `world_size` has to be called by all processes, in the same order.
+Every function here but `rank`, `world_size` and `leave` has to be called by all processes, in the same order.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,13 @@ def world_size() -> int:
 def rank() -> int:
     """The number of this process, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def leave() -> None:
+    """Leave the group of processes, if there is one: a program that exits within it may be aborted by its
+    threads."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def all_gather_object(value: T) -> list[T]:

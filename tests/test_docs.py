@@ -44,11 +44,13 @@ ENDS = {"--help", "--model.help", "--print_config"}
 """Options that print and end with status 0."""
 
 RUNS = {}
-"""The shortest README command for each subcommand, configuration, and with a checkpoint or not."""
+"""The shortest README command for each subcommand, configuration or environment, and with a checkpoint or
+not."""
 
 for _words in sorted(map(shlex.split, commands(README)), key=len, reverse=True):
     if not ENDS & set(_words):
-        RUNS[_words[0], _words[_words.index("--config") + 1], "--ckpt_path" in _words] = _words
+        _named = "--config" if "--config" in _words else "--data.env"
+        RUNS[_words[0], _words[_words.index(_named) + 1], "--ckpt_path" in _words] = _words
 
 OTHERS = {command for page in PAGES for command in commands(page)} - set(map(shlex.join, RUNS.values()))
 

@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
 
+from lgym import distributed
 from lgym.callbacks import (
     AdapterExport,
     BestCheckpoint,
@@ -218,7 +219,8 @@ class LgymCLI(LightningCLI):
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
 
     def after_fit(self) -> None:
-        """Ends with status 1 where a guard ended the run."""
+        """Leaves the group of processes, and ends with status 1 where a guard ended the run."""
+        distributed.leave()
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(callback, CollapseGuard) and callback.stopped for callback in callbacks):
             sys.exit(1)

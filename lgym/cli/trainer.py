@@ -17,6 +17,7 @@ from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.cli.runs import run_folder
 from lgym.data import RolloutDataModule
 from lgym.modules import PolicyLearner
+from lgym.terminal import say
 from lgym.types import ConfigError
 
 
@@ -79,7 +80,8 @@ class LgymTrainer(Trainer):
             raise ConfigError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
         if seconds <= 0:
             raise ConfigError(f"--seconds is {seconds:g}; it must be above 0.")
-        datamodule.choose_settings(model, self.strategy.root_device)
+        for choice in datamodule.choose_settings(model, self.strategy.root_device):
+            say(choice.line)
         checkup = Checkup(datamodule, model, TimeBudget(seconds))
         checkup.run(random_episodes, lambda work: self._with_model(work, model, datamodule, ckpt_path), json)
         return checkup.findings

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import validation
 from lgym.data.data_config import DataConfig
@@ -101,6 +102,7 @@ class ResolvedConfig(DataConfig):
             learner,
             device,
         )
+        choices = distributed.all_gather_object(choices)[0]  # another process may have had less time to play
         self._take({choice.name: choice.value for choice in choices})
         return choices
 
