@@ -219,10 +219,10 @@ class LgymCLI(LightningCLI):
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
 
     def after_fit(self) -> None:
-        """Leaves the group of processes, and ends with status 1 where a guard ended the run."""
-        distributed.leave()
+        """Ends with status 1 where a guard ended the run."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(callback, CollapseGuard) and callback.stopped for callback in callbacks):
+            distributed.leave()
             sys.exit(1)
 
     def new(self, **arguments: Any) -> None:
