@@ -84,7 +84,7 @@ def account(root: Path) -> dict[str, Any]:
     }
     return {
         **state["counts"],
-        "under way": sum(slot is not None for slot in state["slots"]),
+        "under way": sum(runner is not None for runner in state["runners"]),
         "finished, by the logs": logged["episodes"],
         "dropped, by the logs": logged["episodes_dropped"],
         "rollouts": len(events.Scalars("rollout/episodes")),

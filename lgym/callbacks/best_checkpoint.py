@@ -54,7 +54,7 @@ class BestCheckpoint(Checkpoint):
         if rolled_back:  # these are not the weights that were evaluated
             self._candidate = None
         elif self._accept():
-            trainer.save_checkpoint(self.path)
+            trainer.save_checkpoint(self.path, weights_only=False)  # unset, Lightning says so
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes the last checkpoint, where the run was evaluated after it: now it may be in mid-rollout."""

@@ -2,18 +2,21 @@
 
 import hashlib
 import shutil
-import struct
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lgym.cache import cache_folder
 from lgym.types import ConfigError
 
-# What reading a damaged file, or one of an unknown architecture, raises in transformers and gguf.
-UNREADABLE = (ValueError, LookupError, NotImplementedError, AttributeError, TypeError, struct.error)
+# What gguf raises at a header that makes no sense or lacks an entry. In transformers the same, and for weights
+# of other shapes than the header's or in a quantization that is not known, RuntimeError.
+BAD_HEADER = (ValueError, LookupError)
+UNREADABLE = (*BAD_HEADER, RuntimeError)
 
 
 def converted_file(path: Path) -> Path:
@@ -122,10 +125,18 @@ def _architecture(source: Path) -> str:
         )
     from gguf import GGUFReader
 
+    class BoundedReader(GGUFReader):
+        """A wrong length keeps the reader busy for hours, since it takes what is behind the end as empty."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, **options: Any) -> Any:
+            if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError(f"its header names {int(count):,} values at byte {offset:,}, behind its end")
+            return super()._get(offset, dtype, count, **options)
+
     try:
-        field = GGUFReader(source).fields["general.architecture"]
+        field = BoundedReader(source).fields["general.architecture"]
         return bytes(field.parts[field.data[0]]).decode()
-    except UNREADABLE as error:
+    except BAD_HEADER as error:
         raise ConfigError(
             f"The GGUF file {source} ({source.stat().st_size:,} bytes) is damaged or not whole, such as a "
             f"download that stopped: {error}. Get it again."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,40 @@ def test_an_architecture_that_transformers_does_not_read(tmp_path, cache):
     with pytest.raises(ConfigError, match=r"architecture 'grok', which transformers [\d.]+ could not read"):
         build(path)
     assert not cache.exists()
+
+
+def replace_in_header(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert data.count(old) == 1 and len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("general.architecture", "'general.architecture'"),  # LookupError of the header
+        ("tokenizer.ggml.tokens", r"could not read \(KeyError: 'tokens'\)"),
+        ("tokenizer.ggml.model", r"could not read \(ValueError: "),
+        ("llama.embedding_length", r"could not read \(RuntimeError: "),
+    ],
+)
+def test_a_header_that_lacks_an_entry(tmp_path, cache, key, reason):
+    path = gguf_writer.write_llama(tmp_path / "tiny.gguf")
+    replace_in_header(path, key.encode(), b"-" + key.encode()[1:])
+    with pytest.raises(ConfigError, match=rf"tiny.gguf.* {reason}"):
+        build(path)
+    assert not cache.exists()
+
+
+def test_a_header_with_a_wrong_length(tmp_path, cache):
+    """At once: the reader would count to it. An array's key is followed by the types array and string, 9
+    and 8, and its length."""
+    path = gguf_writer.write_llama(tmp_path / "tiny.gguf")
+    start = b"tokenizer.ggml.tokens" + struct.pack("<II", 9, 8)
+    length = path.read_bytes().partition(start)[2][:8]
+    replace_in_header(path, start + length, start + struct.pack("<Q", 2**40))
+    with pytest.raises(ConfigError, match=r"tiny.gguf .* is damaged or not whole.* behind its end"):
+        build(path)
 
 
 def test_a_part_of_a_model(tmp_path, cache):
