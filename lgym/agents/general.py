@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -12,7 +14,7 @@ from lgym.agents.base import Fallback, TextAgent
 from lgym.agents.known_spaces import known_space
 from lgym.agents.observation_formatter import ObservationFormatter
 from lgym.agents.observation_settings import ObservationSettings
-from lgym.agents.parsing import pattern_fault, read_action
+from lgym.agents.parsing import last_match, pattern_fault, read_action
 from lgym.agents.resolution import choose_resolutions
 from lgym.types import ConfigError, ParsedAction
 
@@ -50,7 +52,8 @@ class GeneralAgent(TextAgent):
         action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers
             all.
         max_candidates: the largest number of actions that are offered as candidates.
-        pattern: the regular expression that finds the action in free text, see `TextAgent`.
+        pattern: the regular expression that finds the action in free text, see `TextAgent`. Where any text is
+            an action, one that it does not match is none.
         fallback: the action where free text names none, see `TextAgent`.
     """
 
@@ -131,7 +134,15 @@ class GeneralAgent(TextAgent):
         return list(compress(self.actions, allowed)) or self.actions
 
     def parse(self, text: str) -> ParsedAction:
-        return read_action(text, self.extract_action, json_key=self.json_key, pattern=self.pattern)
+        return read_action(
+            text, partial(self._parse_part, whole=text), json_key=self.json_key, pattern=self.pattern
+        )
+
+    def _parse_part(self, part: str, whole: str) -> ParsedAction:
+        takes_texts = self._require_bound().vocabulary.count is None
+        if takes_texts and part == whole and self.pattern and last_match(whole, self.pattern) is None:
+            return ParsedAction.failure(f"{short(whole)} has no match of the pattern {self.pattern!r}")
+        return self.extract_action(part)
 
     def extract_action(self, text: str) -> ParsedAction:
         return self._require_bound().vocabulary.parse(text)

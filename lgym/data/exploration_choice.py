@@ -35,8 +35,8 @@ def exploration_choices(
     play does not get anywhere.
 
     Of a vector of real numbers, as physics gives, one step changes little, and an action that is repeated
-    gets further; elsewhere each step may count, and a bonus pays for observations that are new. Where an
-    action is any text, random characters are no attempt, and decide nothing.
+    gets further; elsewhere each step may count, and a bonus pays for observations that are new. Play that is
+    no try at the game decides nothing.
 
     Args:
         open_names: settings that are not given.
@@ -48,7 +48,7 @@ def exploration_choices(
     """
     choices, changed = [], {}
     random = play()
-    if takes_texts(make_env) and not any(candidates for _, candidates in random.questions):
+    if not random.tries:
         return random, choices
     endless = random.truncated >= (1 - RARE) * len(random.lengths)
     endless = endless and random.mean_length > DEFAULT_TIME_LIMIT / 2
@@ -97,12 +97,6 @@ def has_limit(make_env: Callable[..., gymnasium.Env]) -> bool:
         spec = env.unwrapped.spec
         registered = spec is not None and spec.max_episode_steps is not None
         return registered or hasattr(env.unwrapped, "max_steps")
-
-
-def takes_texts(make_env: Callable[..., gymnasium.Env]) -> bool:
-    """Check if actions are texts."""
-    with closing(make_env()) as env:
-        return isinstance(env.action_space, gymnasium.spaces.Text)
 
 
 def changes_slowly(make_env: Callable[..., gymnasium.Env]) -> bool:

@@ -48,6 +48,7 @@ class RandomPlay:
         longest: the longest episode's observations and answers.
         rewards: every distinct reward of a turn.
         truncated: number of episodes that a time limit ended, and not the game.
+        tries: whether answers were tries at the game, and no random characters where an action is any text.
         seconds: time that all of it took.
         making_seconds: time that making the environment took.
     """
@@ -60,6 +61,7 @@ class RandomPlay:
     longest: list[tuple[str, str]] = field(default_factory=list)
     rewards: set[float] = field(default_factory=set)
     truncated: int = 0
+    tries: bool = True
     seconds: float = 0.0
     making_seconds: float = 0.0
 
@@ -169,6 +171,8 @@ def play_at_random(
             episode = random_turns(env, agent, seed + len(play.lengths), rng, env.action_space)
             _record(play, episode, prompts, history, deadline=started + seconds)
             show(len(play.lengths), max(episodes, len(play.lengths)))
+        takes_texts = isinstance(env.action_space, gymnasium.spaces.Text)
+    play.tries = not takes_texts or any(candidates for _, candidates in play.questions)
     play.seconds = time.perf_counter() - started
     return play
 

@@ -33,6 +33,9 @@ FEWEST_EPISODES, FEWEST_LEARNED = 32, 64
 FEWEST_ENVS, DEFAULT_ENVS, MOST_ENVS = 8, 16, 256
 EPISODES_PER_ENV = 2
 
+ASSUMED_LENGTH = 8.0
+"""Turns of an episode where random play is no try at the game."""
+
 MOST_STEPS = 512
 """Turns of one environment in a rollout: each step of all environments together takes a time of its own."""
 
@@ -61,7 +64,10 @@ def size_choices(
         learner: which learns from the rollouts.
         most_prompts: distinct prompts that one pass has the time for.
     """
-    length = fmean(play.lengths) if play.lengths else float(len(play.longest))
+    length = play.mean_length if play.tries else ASSUMED_LENGTH
+    why_envs = f"an episode has {length:,.0f} turns"
+    if not play.tries:
+        why_envs += " at a guess: random characters do not play the game"
     if learner.policy.generates_text:  # every response is another
         play = replace(play, distinct=list(range(1, len(play.distinct) + 1)))
     names = {"num_envs", "update_epochs", "minibatch_size"} - open_names
@@ -82,7 +88,7 @@ def size_choices(
         f"about {distinct:,.0f} distinct prompts, {settings.target_rollout_seconds:g} s at a rough estimate"
     )
     choices = [
-        Choice("num_envs", num_envs, f"an episode has {length:,.0f} turns"),
+        Choice("num_envs", num_envs, why_envs),
         *(Choice(name, value, why_turns) for name, value in amount.items()),
         Choice("update_epochs", passes, "passes over a rollout"),
         Choice("prompts_per_pass", prompts, "those with the most turns, when there are more"),

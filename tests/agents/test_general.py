@@ -86,6 +86,16 @@ def test_free_text_is_read_by_json_or_pattern():
     assert agent.fallback == "random"
 
 
+def test_what_a_pattern_does_not_match_is_no_action():
+    """Catches a parse rate of 100 % in a word game whose answers all lack the form that was asked for."""
+    agent = bound(spaces.env(action_space=Text(99, charset="abc ")), pattern=r"\[(.*)\]")
+    assert agent.parse("I say [b c]").action == "b c"
+    assert agent.parse('{"action": "b"}').action == "b"
+    found = agent.parse("I say b c")
+    assert not found.ok and r"no match of the pattern '\\[(.*)\\]'" in found.reason
+    assert bound(spaces.env(action_space=Text(99, charset="abc "))).parse("I say b c").ok
+
+
 def test_before_it_knows_its_environment():
     """Nobody called bind."""
     for ask in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -160,6 +162,14 @@ def test_a_play_without_an_end_is_as_long_as_it_was():
     """Catches a division by no episodes: where none has ended, the longest counts."""
     random = RandomPlay(distinct=[1] * 4096, longest=[("a", "b")] * 400)
     assert chosen(random)["num_envs"] == environments(32768, 400.0) == 64
+
+
+def test_random_characters_do_not_tell_how_long_a_game_is():
+    """Catches 256 environments of two turns each for a game that ends at the first answer without sense."""
+    speaking = RecordingLearner(TextSpeaker())
+    assert chosen(play(1.0, 1.0), speaking)["num_envs"] == 256
+    found = chosen(replace(play(1.0, 1.0), tries=False), speaking)
+    assert found["num_envs"] == environments(found["turns_per_rollout"], 8.0) < 256
 
 
 def test_lines_are_those_of_a_yaml():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete, Text
 
+from helpers import spaces
 from helpers.echo import EchoAgent, EchoEnv
+from lgym.agents import GeneralAgent
 from lgym.data.random_play import RandomPlay, play_at_random, score, seed_fault
 
 
@@ -35,6 +38,18 @@ def test_how_the_seed_is_tried():
     assert "showed" in seed_fault(lambda: Counting(turns=5), EchoAgent(), range(3))
     LuckyEnv.unseeded = np.random.default_rng(1)  # other tests have drawn from it
     assert "reset with seed" in seed_fault(LuckyEnv, EchoAgent(), range(3))
+
+
+@pytest.mark.parametrize(
+    ("actions", "names", "tries"), [(Text(5), (), False), (Text(5), ("a",), True), (Discrete(2), (), True)]
+)
+def test_random_characters_are_no_tries_at_a_game(actions, names, tries):
+    """Commands to choose from are, and numbers of actions."""
+    agent, env = GeneralAgent(), spaces.env(action_space=actions)
+    agent.bind(env)
+    if names:
+        agent.candidates = lambda observation, info: names
+    assert play_at_random(lambda: env, agent, history=0, episodes=1, turns=1, seed=0).tries == tries
 
 
 class GuessEnv(gymnasium.Env):
