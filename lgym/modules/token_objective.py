@@ -38,13 +38,15 @@ def behavior_kl(batch: ResponseBatch, output: PolicyOutput) -> Tensor:
 
 
 def term_weights(
-    config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool
+    config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool, is_choice: bool
 ) -> dict[str, float]:
     """The weights of the policy's terms.
 
-    While the value warms up, the divergence alone holds the policy where it is; where a step is braked, the
-    divergences alone pull it back.
+    While the value warms up, the divergence alone holds the policy where it is, or the entropy evens out a
+    choice between candidates; where a step is braked, the divergences alone pull it back.
     """
+    if warming_up and is_choice and config.warmup_entropy_coef > 0:
+        return {"entropy": -config.warmup_entropy_coef}
     if warming_up:
         return {} if critic.detach_value else {"old_kl": 1.0}
     divergences = {"old_kl": config.old_kl_coef, "ref_kl": config.kl_coef}
