@@ -112,22 +112,22 @@ _CAR = {
 }
 _SIDES = ["far left", "left", "right", "far right"]
 _LANDER = KnownSpace(
-    "Land the spacecraft softly and upright on the pad at x 0, y 0. Landing pays 100, a crash costs 100, and "
-    "fuel costs a little.",
-    ["do nothing", "fire left engine", "fire main engine", "fire right engine"],
+    "Land the spacecraft softly and upright on the pad at x 0, y 0, with its left, main and right engine, or "
+    "wait. Landing pays 100, a crash costs 100, and fuel costs a little.",
+    ["wait", "left", "main", "right"],
     {
-        "names": ["x", "y", "x velocity", "y velocity", "angle", "angular velocity", "left leg", "right leg"],
+        "names": ["x", "y", "drift", "fall", "tilt", "spin", "left leg", "right leg"],
         "resolution": {"y": 0.2},
         "words": {
             "x": _SIDES,
-            "x velocity": _SPEEDS,
-            "y velocity": True,
-            "angle": _SIDES[::-1],  # positive is to the left
-            "angular velocity": _SPEEDS[::-1],
-            "left leg": ["in the air", "on the ground"],
-            "right leg": ["in the air", "on the ground"],
+            "drift": _SPEEDS,
+            "fall": ["very fast", "fast", "slow", "rising slowly", "rising", "rising fast"],
+            "tilt": _SIDES[::-1],  # positive is to the left
+            "spin": _SPEEDS[::-1],
+            "left leg": ["up", "down"],
+            "right leg": ["up", "down"],
         },
-        "scale": {"x": 0.2, "x velocity": 0.3, "y velocity": 0.4, "angle": 0.2, "angular velocity": 0.2},
+        "scale": {"x": 0.2, "drift": 0.3, "fall": 0.6, "tilt": 0.2, "spin": 0.2},
     },
 )
 _JOINTS = [
@@ -146,6 +146,7 @@ _HULL = ["hull angle", "hull angular velocity", "horizontal velocity", "vertical
 _CLASSIC = "gymnasium.envs.classic_control"
 _TOY = "gymnasium.envs.toy_text"
 
+# Names of actions are one token each: a name of three costs three more to read, for every action at every turn.
 _KNOWN = {
     f"{_CLASSIC}.cartpole:CartPoleEnv": KnownSpace(
         "You balance a pole on a cart by pushing the cart left or right, under the side that the pole leans "
@@ -155,15 +156,16 @@ _KNOWN = {
         agent=CartPoleAgent,
     ),
     f"{_CLASSIC}.mountain_car:MountainCarEnv": KnownSpace(
-        _HILL.format(0.5, ": every step costs 1"), ["push left", "wait", "push right"], _CAR
+        _HILL.format(0.5, ": every step costs 1"), ["left", "wait", "right"], _CAR
     ),
     f"{_CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": KnownSpace(
         _HILL.format(0.45, ": it pays 100, and strong pushes cost"), None, _CAR
     ),
     f"{_CLASSIC}.acrobot:AcrobotEnv": KnownSpace(
-        "Two links hang in a chain, with a motor at the joint between them. Swing to and fro until the free "
-        "end is high above the fixed one, as soon as you can: every step costs 1.",
-        ["pull left", "no torque", "pull right"],
+        "Two links hang in a chain, with a motor at the joint between them. Pull left or right, or wait, and "
+        "swing to and fro until the free end is high above the fixed one, as soon as you can: every step "
+        "costs 1.",
+        ["left", "wait", "right"],
         {
             "names": [
                 *(f"{function} {link} link" for link in ("first", "second") for function in ("cos", "sin")),
@@ -267,8 +269,9 @@ _TEXT_GAME = "You play a game by text. Its messages tell the rules and how to an
 _FAMILIES = {
     "lgym.envs.text_env:TextEnv": KnownSpace(_TEXT_GAME),
     "minigrid.minigrid_env:MiniGridEnv": KnownSpace(
-        "You are in a room of square cells and fulfill a mission: the sooner, the more it pays.",
-        ["turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done"],
+        "You are in a room of square cells and fulfill a mission: the sooner, the more it pays. Left and right "
+        "turn you, pick takes what is before you, open opens and shuts it.",
+        ["left", "right", "forward", "pick", "drop", "open", "done"],
         {"parts": ["mission", "direction", "image"]},
         {"mission": mission_text, "direction": direction_text, "image": view_text},
     ),

@@ -69,14 +69,14 @@ def test_minigrid_from_its_id_alone():
     env = make_env("MiniGrid-DoorKey-5x5-v0")
     agent = GeneralAgent()
     agent.bind(env)
-    assert agent.actions == ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
+    assert agent.actions == ("left", "right", "forward", "pick", "drop", "open", "done")
     observation, _ = env.reset(seed=0)
     text = agent.format_observation(observation)
     assert text.startswith(
         "Mission: use the key to open the door and then get to the goal. You face west. You see "
     )
     assert "a yellow key 1 step right" in text
-    for action in ("turn right", "pick up"):
+    for action in ("right", "pick"):
         observation, *_ = env.step(agent.parse(action).action)
     assert agent.format_observation(observation).endswith("You carry a yellow key.")
     agent = GeneralAgent(drop=["direction", "mission"])
