@@ -8,6 +8,7 @@
     policy_losses     log-probabilities and advantages -> a loss per entry
     value_losses      values and returns -> a loss per entry
     kl                divergences, their one-sample estimators, entropy
+    reliability       advantages of two halves of the episodes -> the share that is not chance
     truncation        top_k and top_p of a distribution over tokens
     diagnostics       metrics, never to train on
     inputs            checks of the inputs of all of them
@@ -31,6 +32,7 @@ from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate,
 from lgym.functional.logprobs import candidate_logprobs
 from lgym.functional.masking import masked_deviations, masked_mean, whiten
 from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
+from lgym.functional.reliability import split_half_reliability
 from lgym.functional.returns import discounted_returns
 from lgym.functional.truncation import truncate_logits
 from lgym.functional.value_losses import clipped_value_loss, value_loss
@@ -56,6 +58,7 @@ __all__ = [
     "masked_mean",
     "policy_gradient_loss",
     "ppo_clip_loss",
+    "split_half_reliability",
     "state_advantages",
     "truncate_logits",
     "value_loss",

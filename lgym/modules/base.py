@@ -178,6 +178,8 @@ class PolicyLearner(OptimizedModule, ABC):
             metrics["rollout/frac_reward_zero_std"] = zero_variance_groups(turns)
         estimate = self.estimate_advantages(turns)
         batch = with_advantages(turns, estimate)
+        if batch.by_prompt:
+            metrics["policy/advantage_reliability"] = batch.reliability
         learned_from = without_idle_turns(batch, self.loss_config)
         return replace(learned_from, token_traces=token_traces(turns, batch)), metrics | dict(
             estimate.metrics
@@ -220,7 +222,7 @@ class PolicyLearner(OptimizedModule, ABC):
             terms["old_kl"] = terms["old_kl"] * (1 + terms["old_kl"] / config.old_kl_target)
         weights = term_weights(
             config, self.critic, warming_up=self.warming_up, braked=braked,
-            is_choice=not self.policy.generates_text,
+            is_choice=not self.policy.generates_text, reliability=batch.reliability,
         )  # fmt: skip
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:

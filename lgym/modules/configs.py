@@ -47,7 +47,9 @@ class LossConfig:
     old_kl_coef: float = 0.0
     """Weight of the divergence from the behavior policy, per nat (Schulman et al. 2017, equation 8). Clipping
     only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has
-    carried the policy on, and ever harder as an action's probability nears 0."""
+    carried the policy on, and ever harder as an action's probability nears 0. Of a choice between candidates
+    it is divided by the share of the advantages that is not chance
+    (`lgym.functional.split_half_reliability`): where all do well, steps are small."""
 
     old_kl_target: float | None = None
     """Divergence from the behavior policy, in nats per decision, at which its weight has doubled; it grows in

@@ -37,19 +37,25 @@ def behavior_kl(batch: ResponseBatch, output: PolicyOutput) -> Tensor:
     return kl_k3(batch.old_logprobs.to(output.logprobs.dtype), output.logprobs)
 
 
+LEAST_RELIABILITY = 0.05
+"""Below it chance weighs no more: `old_kl_coef` grows to its twentyfold."""
+
+
 def term_weights(
-    config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool, is_choice: bool
+    config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool, is_choice: bool, reliability: float
 ) -> dict[str, float]:
     """The weights of the policy's terms.
 
     While the value warms up, the divergence alone holds the policy where it is, or the entropy evens out a
-    choice between candidates; where a step is braked, the divergences alone pull it back.
+    choice between candidates; where a step is braked, the divergences alone pull it back. The divergence from
+    the behavior policy weighs the more, the less advantages are to be relied on.
     """
     if warming_up and is_choice and config.warmup_entropy_coef > 0:
         return {"entropy": -config.warmup_entropy_coef}
     if warming_up:
         return {} if critic.detach_value else {"old_kl": 1.0}
-    divergences = {"old_kl": config.old_kl_coef, "ref_kl": config.kl_coef}
+    old_kl_coef = config.old_kl_coef / max(reliability, LEAST_RELIABILITY)
+    divergences = {"old_kl": old_kl_coef, "ref_kl": config.kl_coef}
     return divergences if braked else {**divergences, "policy": 1.0, "entropy": -config.entropy_coef}
 
 
