@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lgym.functional.inputs import require_rank, require_same_shape
+from lgym.functional.inputs import at_least_float32, require_rank, require_same_shape
 
 
 @torch.no_grad()
@@ -31,18 +31,19 @@ def split_half_reliability(advantages: Tensor, states: Tensor, actions: Tensor, 
     """
     require_rank(1, advantages=advantages)
     require_same_shape(advantages=advantages, states=states, actions=actions, halves=halves)
+    advantages = at_least_float32(advantages)
     shape = 2, int(states.max()) + 1, int(actions.max()) + 1
     places = (halves * shape[1] + states) * shape[2] + actions
-    zeros = torch.zeros(shape, dtype=torch.float64, device=advantages.device)
-    counts = zeros.flatten().index_add(0, places, torch.ones_like(advantages, dtype=zeros.dtype)).view(shape)
-    sums = zeros.flatten().index_add(0, places, advantages.to(zeros.dtype)).view(shape)
+    zeros = advantages.new_zeros(shape).flatten()
+    counts = zeros.index_add(0, places, torch.ones_like(advantages)).view(shape)
+    sums = zeros.index_add(0, places, advantages).view(shape)
     state_means = sums.sum(2, keepdim=True) / counts.sum(2, keepdim=True).clamp(min=1)
     first, second = sums / counts.clamp(min=1) - state_means
-    tried = counts > 0
-    comparable = (tried.sum(2, keepdim=True) > 1).all(0) & tried.all(0)
+    in_both = (counts > 0).all(0)
+    comparable = in_both & (in_both.sum(1, keepdim=True) > 1)
     weights = comparable * counts.prod(0) / counts.sum(0).clamp(min=1)
     scale = ((weights * first.square()).sum() * (weights * second.square()).sum()).sqrt()
     if float(scale) == 0.0:
         return torch.ones_like(scale)
-    correlation = (weights * first * second).sum() / scale
-    return (2 * correlation / (1 + correlation)).clamp(0.0, 1.0) if float(correlation) > 0 else 0 * scale
+    correlation = ((weights * first * second).sum() / scale).clamp(0.0, 1.0)
+    return 2 * correlation / (1 + correlation)

@@ -64,20 +64,20 @@ class ValueHead(nn.Module):
 
     @torch.no_grad()
     def update_features(self, hidden_states: Tensor) -> None:
-        """Take the features' means and standard deviations from a rollout's prompts, which a rollout's steps may
-        have moved by several of these deviations.
+        """Let the features' means and standard deviations follow a rollout's prompts, with the same f.
 
         Args:
             hidden_states: [n, H] of distinct prompts; of one alone nothing is learned.
         """
         if len(hidden_states) < 2:
             return
+        share = 1.0 if int(self.updates) == 0 else FORGETTING
         features = self.norm(hidden_states.to(self.feature_mean.dtype))
         std = features.std(0)
         median = std.median()
         std = std.clamp(min=SMALLEST_FEATURE_STD * float(median)) if median > 0 else torch.ones_like(std)
-        self.feature_mean.copy_(features.mean(0))
-        self.feature_std.copy_(std)
+        self.feature_mean.lerp_(features.mean(0), share)
+        self.feature_std.lerp_(std, share)
 
     @torch.no_grad()
     def update_statistics(self, returns: Tensor) -> None:

@@ -57,6 +57,9 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "masked_mean": lambda d: F.masked_mean(
         numbers(d, shape=(1001,)), torch.arange(1001) % 2 == 0
     ),  # 501 is no bfloat16
+    "split_half_reliability": lambda d: F.split_half_reliability(
+        numbers(d, shape=(64,)), torch.arange(64) % 4, torch.arange(64) // 4 % 2, torch.arange(64) // 8 % 2
+    ),
     "policy_gradient_loss": lambda d: F.policy_gradient_loss(logprobs(d), numbers(d, seed=2)),
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
     "state_advantages": lambda d: F.state_advantages(

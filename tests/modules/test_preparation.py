@@ -7,10 +7,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.rollouts import RESPONSE_IDS, text_learner, text_rollout
+from helpers.rollouts import RESPONSE_IDS, candidate_learner, candidate_rollout, text_learner, text_rollout
+from lgym.functional import split_half_reliability
 from lgym.modules import GRPO, PPO, RLOO
 from lgym.modules.preparation import evaluate_batch, turns_to_learn_from
 from lgym.modules.response_batch import response_batch
+
+
+def test_the_reliability_of_a_choice_compares_the_halves_of_the_episodes():
+    """Catches halves of the turns in place of the episodes', whose turns are not independent. Free text has no
+    actions to compare."""
+    module = candidate_learner(gamma=1.0, gae_lambda=1.0)
+    rollout = candidate_rollout(module)
+    batch, metrics = module.prepare(rollout)
+    turns = turns_to_learn_from(rollout, module.loss_config, module.reference)
+    halves = turns.episode_index[turns.order] % 2
+    expected = split_half_reliability(batch.advantages[:, 0], batch.prompt_index, batch.choices, halves)
+    assert batch.reliability == metrics["policy/advantage_reliability"] == pytest.approx(float(expected))
+    batch, metrics = text_learner(PPO).prepare(text_rollout())
+    assert batch.reliability == 1.0 and "policy/advantage_reliability" not in metrics
 
 
 def test_the_reference_is_the_model_without_adapters():
