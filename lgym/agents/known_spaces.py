@@ -146,7 +146,7 @@ _HULL = ["hull angle", "hull angular velocity", "horizontal velocity", "vertical
 _CLASSIC = "gymnasium.envs.classic_control"
 _TOY = "gymnasium.envs.toy_text"
 
-# Names of actions are one token each: a name of three costs three more to read, for every action at every turn.
+# Names of actions are one token each: all of them are read at every turn.
 _KNOWN = {
     f"{_CLASSIC}.cartpole:CartPoleEnv": KnownSpace(
         "You balance a pole on a cart by pushing the cart left or right, under the side that the pole leans "
@@ -269,8 +269,8 @@ _TEXT_GAME = "You play a game by text. Its messages tell the rules and how to an
 _FAMILIES = {
     "lgym.envs.text_env:TextEnv": KnownSpace(_TEXT_GAME),
     "minigrid.minigrid_env:MiniGridEnv": KnownSpace(
-        "You are in a room of square cells and fulfill a mission: the sooner, the more it pays. Left and right "
-        "turn you, pick takes what is before you, open opens and shuts it.",
+        "You are in a room of square cells and fulfill a mission: the sooner, the more it pays. Left and "
+        "right turn you, pick takes what is before you, open opens and shuts it.",
         ["left", "right", "forward", "pick", "drop", "open", "done"],
         {"parts": ["mission", "direction", "image"]},
         {"mission": mission_text, "direction": direction_text, "image": view_text},

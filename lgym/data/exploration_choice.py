@@ -46,7 +46,8 @@ def exploration_choices(
     Returns:
         Random play as training will play, and the choices.
     """
-    choices, changed = [], {}
+    choices: list[Choice] = []
+    changed: dict[str, int] = {}
     random = play()
     if not random.tries:
         return random, choices

@@ -45,5 +45,5 @@ def split_half_reliability(advantages: Tensor, states: Tensor, actions: Tensor, 
     scale = ((weights * first.square()).sum() * (weights * second.square()).sum()).sqrt()
     if float(scale) == 0.0:
         return torch.ones_like(scale)
-    correlation = ((weights * first * second).sum() / scale).clamp(0.0, 1.0)
+    correlation: Tensor = ((weights * first * second).sum() / scale).clamp(0.0, 1.0)
     return 2 * correlation / (1 + correlation)

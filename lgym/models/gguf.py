@@ -13,8 +13,8 @@ import numpy as np
 from lgym.cache import cache_folder
 from lgym.types import ConfigError
 
-# What gguf raises at a header that makes no sense or lacks an entry. In transformers the same, and for weights
-# of other shapes than the header's or in a quantization that is not known, RuntimeError.
+# What gguf raises at a header that makes no sense or lacks an entry. In transformers the same, and
+# RuntimeError for weights of other shapes than the header's or in a quantization that is not known.
 BAD_HEADER = (ValueError, LookupError)
 UNREADABLE = (*BAD_HEADER, RuntimeError)
 
@@ -128,10 +128,10 @@ def _architecture(source: Path) -> str:
     class BoundedReader(GGUFReader):
         """A wrong length keeps the reader busy for hours, since it takes what is behind the end as empty."""
 
-        def _get(self, offset: int, dtype: Any, count: int = 1, **options: Any) -> Any:
+        def _get(self, offset: int, dtype: Any, count: int = 1, *options: Any, **named: Any) -> Any:
             if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
                 raise ValueError(f"its header names {int(count):,} values at byte {offset:,}, behind its end")
-            return super()._get(offset, dtype, count, **options)
+            return super()._get(offset, dtype, count, *options, **named)
 
     try:
         field = BoundedReader(source).fields["general.architecture"]

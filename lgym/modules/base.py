@@ -198,8 +198,7 @@ class PolicyLearner(OptimizedModule, ABC):
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}
         config, mask, metrics = self.loss_config, batch.action_mask, {}
-        has_entropy = max(config.entropy_coef, config.warmup_entropy_coef) > 0
-        output = self.policy.evaluate_actions(batch, entropy_gradient=has_entropy)
+        output = self.policy.evaluate_actions(batch, entropy_gradient=config.entropy_learned)
         logprobs, old_logprobs = output.logprobs, batch.old_logprobs.to(output.logprobs.dtype)
         advantages = batch.advantages.to(logprobs.dtype)
         if config.clip_low is None or config.clip_high is None:
@@ -220,10 +219,7 @@ class PolicyLearner(OptimizedModule, ABC):
             return None, {}
         if config.old_kl_target is not None:
             terms["old_kl"] = terms["old_kl"] * (1 + terms["old_kl"] / config.old_kl_target)
-        weights = term_weights(
-            config, self.critic, warming_up=self.warming_up, braked=braked,
-            is_choice=not self.policy.generates_text, reliability=batch.reliability,
-        )  # fmt: skip
+        weights = term_weights(config, self.critic, batch, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:
             value_head = self.policy.llm.value_head

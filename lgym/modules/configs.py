@@ -78,6 +78,11 @@ class LossConfig:
     (GRPO); those of an average response, so that every token does (DAPO); or the limit `max_new_tokens` (Dr.
     GRPO)."""
 
+    @property
+    def entropy_learned(self) -> bool:
+        """Check if the entropy is a term of the loss at any time."""
+        return self.entropy_coef > 0 or self.warmup_entropy_coef > 0
+
     def __post_init__(self) -> None:
         if (self.clip_low is None) != (self.clip_high is None):
             raise ConfigError(

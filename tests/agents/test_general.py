@@ -92,7 +92,8 @@ def test_what_a_pattern_does_not_match_is_no_action():
     assert agent.parse("I say [b c]").action == "b c"
     assert agent.parse('{"action": "b"}').action == "b"
     found = agent.parse("I say b c")
-    assert not found.ok and r"no match of the pattern '\\[(.*)\\]'" in found.reason
+    assert not found.ok
+    assert r"no match of the pattern '\\[(.*)\\]'" in found.reason
     assert bound(spaces.env(action_space=Text(99, charset="abc "))).parse("I say b c").ok
 
 

@@ -141,7 +141,8 @@ def test_an_architecture_that_transformers_does_not_read(tmp_path, cache):
 
 def replace_in_header(path: Path, old: bytes, new: bytes) -> None:
     data = path.read_bytes()
-    assert data.count(old) == 1 and len(old) == len(new)
+    assert data.count(old) == 1
+    assert len(old) == len(new)
     path.write_bytes(data.replace(old, new))
 
 

@@ -25,7 +25,8 @@ def test_the_reliability_of_a_choice_compares_the_halves_of_the_episodes():
     expected = split_half_reliability(batch.advantages[:, 0], batch.prompt_index, batch.choices, halves)
     assert batch.reliability == metrics["policy/advantage_reliability"] == pytest.approx(float(expected))
     batch, metrics = text_learner(PPO).prepare(text_rollout())
-    assert batch.reliability == 1.0 and "policy/advantage_reliability" not in metrics
+    assert batch.reliability == 1.0
+    assert "policy/advantage_reliability" not in metrics
 
 
 def test_the_reference_is_the_model_without_adapters():
