@@ -59,7 +59,6 @@ class ResponseBatch:
             processes), a minibatch that times the minibatches of a pass: so these average to the mean over
             the rollout, however unequal they are.
         mean_tokens: chosen tokens per turn of the rollout, over all processes.
-        reliability: the share of the advantages that is not chance (`lgym.functional.reliability`).
         by_prompt: True if minibatches are counted in distinct prompts; otherwise in distinct responses to
             them.
         supervised: demonstrated turns to learn from beside these.
@@ -77,7 +76,6 @@ class ResponseBatch:
     advantages: Tensor  # [B, T]
     loss_scale: float
     mean_tokens: float = 1.0
-    reliability: float = 1.0
     by_prompt: bool = False
     returns: Tensor | None = None  # [B, T], or [B, 1] before each turn: targets of values, if wanted
     old_values: Tensor | None = None  # likewise, the values at rollout time

@@ -27,7 +27,7 @@ from lgym.modules.config_checks import require_reference, require_whole_weights
 from lgym.modules.configs import CLIPPED, CriticConfig, LossConfig, SFTConfig
 from lgym.modules.groups import require_comparable, require_groups, zero_variance_groups
 from lgym.modules.learning_rates import default_optimizer, parameter_groups
-from lgym.modules.metrics import reduce_metrics, rollout_metrics
+from lgym.modules.metrics import advantage_reliability, reduce_metrics, rollout_metrics
 from lgym.modules.nonfinite import save_batch
 from lgym.modules.optimization import OptimizedModule
 from lgym.modules.preparation import turns_to_learn_from, with_advantages, without_idle_turns
@@ -178,8 +178,7 @@ class PolicyLearner(OptimizedModule, ABC):
             metrics["rollout/frac_reward_zero_std"] = zero_variance_groups(turns)
         estimate = self.estimate_advantages(turns)
         batch = with_advantages(turns, estimate)
-        if batch.by_prompt:
-            metrics["policy/advantage_reliability"] = batch.reliability
+        metrics |= advantage_reliability(turns, batch)
         learned_from = without_idle_turns(batch, self.loss_config)
         return replace(learned_from, token_traces=token_traces(turns, batch)), metrics | dict(
             estimate.metrics
@@ -198,7 +197,7 @@ class PolicyLearner(OptimizedModule, ABC):
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}
         config, mask, metrics = self.loss_config, batch.action_mask, {}
-        output = self.policy.evaluate_actions(batch, entropy_gradient=config.entropy_learned)
+        output = self.policy.evaluate_actions(batch, entropy_gradient=config.entropy_coef > 0)
         logprobs, old_logprobs = output.logprobs, batch.old_logprobs.to(output.logprobs.dtype)
         advantages = batch.advantages.to(logprobs.dtype)
         if config.clip_low is None or config.clip_high is None:
@@ -219,7 +218,7 @@ class PolicyLearner(OptimizedModule, ABC):
             return None, {}
         if config.old_kl_target is not None:
             terms["old_kl"] = terms["old_kl"] * (1 + terms["old_kl"] / config.old_kl_target)
-        weights = term_weights(config, self.critic, batch, warming_up=self.warming_up, braked=braked)
+        weights = term_weights(config, self.critic, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:
             value_head = self.policy.llm.value_head

@@ -38,18 +38,10 @@ class LossConfig:
     entropy_coef: float = 0.0
     """Weight of the entropy bonus, per nat."""
 
-    warmup_entropy_coef: float = 0.0
-    """Weight of the entropy of a choice between candidates in the rollouts in which the value warms up
-    (`critic.value_warmup`). A language model prefers some words to others, whatever it sees, and a policy
-    that nearly always says the same learns slowly; this makes it try all of them first. 0 keeps the model's
-    choice, for one that is good from the start. Free text is left as it is."""
-
     old_kl_coef: float = 0.0
     """Weight of the divergence from the behavior policy, per nat (Schulman et al. 2017, equation 8). Clipping
     only stops pushing; this pulls back where Adam's momentum, or the value's gradient in shared adapters, has
-    carried the policy on, and ever harder as an action's probability nears 0. Of a choice between candidates
-    it is divided by the share of the advantages that is not chance
-    (`lgym.functional.split_half_reliability`): where all do well, steps are small."""
+    carried the policy on, and ever harder as an action's probability nears 0."""
 
     old_kl_target: float | None = None
     """Divergence from the behavior policy, in nats per decision, at which its weight has doubled; it grows in
@@ -78,11 +70,6 @@ class LossConfig:
     (GRPO); those of an average response, so that every token does (DAPO); or the limit `max_new_tokens` (Dr.
     GRPO)."""
 
-    @property
-    def entropy_learned(self) -> bool:
-        """Check if the entropy is a term of the loss at any time."""
-        return self.entropy_coef > 0 or self.warmup_entropy_coef > 0
-
     def __post_init__(self) -> None:
         if (self.clip_low is None) != (self.clip_high is None):
             raise ConfigError(
@@ -90,8 +77,7 @@ class LossConfig:
             )
         if self.clip_low is not None and self.clip_high is not None:
             require_clips(self.clip_low, self.clip_high)
-        require_weights(entropy_coef=self.entropy_coef, warmup_entropy_coef=self.warmup_entropy_coef)
-        require_weights(old_kl_coef=self.old_kl_coef, kl_coef=self.kl_coef)
+        require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef, kl_coef=self.kl_coef)
         require_positive(target_kl=self.target_kl, old_kl_target=self.old_kl_target)
         require_one_of("kl_estimator", self.kl_estimator, KLEstimator)
         require_one_of("kl_in", self.kl_in, KLPlace)
@@ -119,9 +105,8 @@ class CriticConfig:
     noise."""
 
     value_warmup: int = 0
-    """Rollouts at the start, behind those of `sft.rollouts`, that train the value, while a divergence from
-    the behavior policy holds the policy where it is, or `loss.warmup_entropy_coef` evens it out. The
-    adapters so learn to tell states apart before
+    """Rollouts at the start, behind those of `sft.rollouts`, that train the value alone, while a divergence
+    from the behavior policy holds the policy where it is. The adapters so learn to tell states apart before
     they learn to act; otherwise the first updates teach what is good on average, everywhere (value
     pretraining: Yuan et al. 2025, VC-PPO, arXiv:2503.01491)."""
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 import torch
 
 from lgym import distributed
-from lgym.functional import action_information, discounted_returns, variance_within_and_across
+from lgym.batch import ResponseBatch
+from lgym.functional import (
+    action_information,
+    discounted_returns,
+    split_half_reliability,
+    variance_within_and_across,
+)
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Response, Rollout
 
@@ -106,6 +112,20 @@ def choice_diversity(turns: RolloutTurns) -> dict[str, float]:
     prompts, visits = rollout.prompt_index[rollout.mask].unique(return_counts=True)
     mean, information = action_information(distributions[prompts].double(), actions[prompts], visits.double())
     return {"rollout/dominant_action": float(mean.max()), "policy/action_state_mi": float(information)}
+
+
+def advantage_reliability(turns: RolloutTurns, batch: ResponseBatch) -> dict[str, float]:
+    """The share of a choice's advantages that is not chance, by two halves of the episodes.
+
+    Args:
+        turns: of the rollout.
+        batch: the same, with advantages; of free text there are no actions to compare.
+    """
+    if not batch.by_prompt:
+        return {}
+    halves = turns.episode_index[turns.order] % 2
+    share = split_half_reliability(batch.advantages[:, 0], batch.prompt_index, batch.choices, halves)
+    return {"policy/advantage_reliability": float(share)}
 
 
 def text_diversity(responses: Sequence[Response]) -> dict[str, float]:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lgym import distributed
 from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.functional import kl_estimate, split_half_reliability
+from lgym.functional import kl_estimate
 from lgym.modules.advantages import Advantages
 from lgym.modules.configs import LossConfig
 from lgym.modules.response_batch import RolloutTurns, response_batch, rollout_turns
@@ -46,17 +45,10 @@ def with_advantages(turns: RolloutTurns, estimate: Advantages) -> ResponseBatch:
     def columns(x: Tensor) -> Tensor:
         return x.reshape(len(x), -1)[turns.order].float()
 
-    batch, advantages = turns.batch, columns(estimate.advantages)
-    reliability = 1.0
-    if batch.by_prompt:
-        halves = turns.episode_index[turns.order] % 2
-        reliability = distributed.all_reduce_mean(
-            float(split_half_reliability(advantages[:, 0], batch.prompt_index, batch.choices, halves))
-        )
+    batch = turns.batch
     return replace(
         batch,
-        reliability=reliability,
-        advantages=advantages * batch.action_mask,
+        advantages=columns(estimate.advantages) * batch.action_mask,
         returns=None if estimate.returns is None else columns(estimate.returns),
         old_values=None if estimate.values is None else columns(estimate.values),
     )

@@ -37,25 +37,17 @@ def behavior_kl(batch: ResponseBatch, output: PolicyOutput) -> Tensor:
     return kl_k3(batch.old_logprobs.to(output.logprobs.dtype), output.logprobs)
 
 
-LEAST_RELIABILITY = 0.05
-"""Below it chance weighs no more: `old_kl_coef` grows to its twentyfold."""
-
-
 def term_weights(
-    config: LossConfig, critic: CriticConfig, batch: ResponseBatch, *, warming_up: bool, braked: bool
+    config: LossConfig, critic: CriticConfig, *, warming_up: bool, braked: bool
 ) -> dict[str, float]:
     """The weights of the policy's terms.
 
-    While the value warms up, the divergence alone holds the policy where it is, or the entropy evens out a
-    choice between candidates; where a step is braked, the divergences alone pull it back. The divergence from
-    the behavior policy weighs the more, the less the batch's advantages are to be relied on.
+    While the value warms up, the divergence alone holds the policy where it is; where a step is braked, the
+    divergences alone pull it back.
     """
-    if warming_up and batch.by_prompt and config.warmup_entropy_coef > 0:
-        return {"entropy": -config.warmup_entropy_coef}
     if warming_up:
         return {} if critic.detach_value else {"old_kl": 1.0}
-    old_kl_coef = config.old_kl_coef / max(batch.reliability, LEAST_RELIABILITY)
-    divergences = {"old_kl": old_kl_coef, "ref_kl": config.kl_coef}
+    divergences = {"old_kl": config.old_kl_coef, "ref_kl": config.kl_coef}
     return divergences if braked else {**divergences, "policy": 1.0, "entropy": -config.entropy_coef}
 
 

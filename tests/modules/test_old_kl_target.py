@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from lgym.modules import LossConfig
 from lgym.types import ConfigError
 
 
-def losses(reliability: float = 1.0, **settings) -> tuple[float, float, float]:
+def losses(**settings) -> tuple[float, float, float]:
     """Loss without the divergence, loss with it, and the mean divergence, of a policy that has moved."""
     values = []
     for coef in (0.0, 0.5):
@@ -20,7 +18,7 @@ def losses(reliability: float = 1.0, **settings) -> tuple[float, float, float]:
         module = candidate_learner(old_kl_coef=coef, target_kl=None, **settings)
         batch = module.prepare(candidate_rollout(module))[0]
         batch = batch.where(batch.prompt_index == 0)  # of one prompt, so that the mean is every turn's
-        loss, metrics = shift(module, 0.5).loss(replace(batch, reliability=reliability))
+        loss, metrics = shift(module, 0.5).loss(batch)
         values.append(float(loss.detach()))
     return (*values, float(metrics["policy/old_kl"]))
 
@@ -35,14 +33,6 @@ def test_the_weight_doubles_at_the_target():
     assert doubled - without == pytest.approx(2 * 0.5 * kl * scale, rel=1e-3)
     _, tripled, _ = losses(old_kl_target=kl / 2)
     assert tripled - without == pytest.approx(3 * 0.5 * kl * scale, rel=1e-3)
-
-
-@pytest.mark.parametrize(("reliability", "times"), [(1.0, 1.0), (0.25, 4.0), (0.0, 20.0)])
-def test_the_weight_grows_where_advantages_are_chance(reliability, times):
-    """Catches a rollout in which all do well, whose noise moves the policy as far as a lesson would."""
-    _, constant, _ = losses(old_kl_target=None, reliability=1.0)
-    without, weighted, _ = losses(old_kl_target=None, reliability=reliability)
-    assert weighted - without == pytest.approx(times * (constant - without), rel=1e-3)
 
 
 @pytest.mark.parametrize("target", [0.0, -1.0])
