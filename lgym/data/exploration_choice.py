@@ -1,9 +1,11 @@
-"""Ways to find rewards that random play seldom meets: shorter episodes, a longer stride, a bonus for what is
-new."""
+"""Ways to find rewards that random play seldom meets: shorter episodes, an action repeated for several steps,
+a bonus for what is new."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Set
 from contextlib import closing
+from functools import cache, partial
 
 import gymnasium
 import numpy as np
@@ -17,6 +19,9 @@ TIME_LIMIT = 200
 """Environment steps of an episode where the environment has no limit, and random play finds no end."""
 
 FRAME_SKIPS = (2, 4, 8, 16)
+LITTLE_CHANGE = 0.05
+"""Change of observations in a turn, in standard deviations, below which one action says next to nothing."""
+
 RARE, FREQUENT = 0.1, 0.4
 """Share of random episodes that do not have the commonest return: below `RARE` there is next to nothing to
 learn from, and with `FREQUENT` there is enough."""
@@ -34,9 +39,9 @@ def exploration_choices(
     """Choose `max_episode_steps`, `frame_skip` and `exploration_bonus` where they are not given and random
     play does not get anywhere.
 
-    Of a vector of real numbers, as physics gives, one step changes little, and an action that is repeated
-    gets further; elsewhere each step may count, and a bonus pays for observations that are new. Play that is
-    no try at the game decides nothing.
+    Where observations are a vector of real numbers, as of physics, one step may change little, and an action
+    that is repeated gets further; elsewhere each step may count, and a bonus pays for observations that are
+    new. Play that is no try at the game decides nothing.
 
     Args:
         open_names: settings that are not given.
@@ -60,30 +65,60 @@ def exploration_choices(
         random = play(**changed)
     if len(random.returns) < FEWEST_EPISODES:
         return random, choices
-    same = f"{1 - differing(random):.0%} of {len(random.returns)} random episodes had the same return"
-    if differing(random) < RARE and "frame_skip" in open_names and changes_slowly(make_env):
-        plays = {1: random}
-        for skip in FRAME_SKIPS:
-            plays[skip] = play(**changed, frame_skip=skip)
-            if differing(plays[skip]) >= FREQUENT:
-                break
-        best = max(plays, key=lambda skip: (differing(plays[skip]), -skip))
-        if best > 1:
-            random = plays[best]
-            choices.append(Choice("frame_skip", best, f"{same}; so {1 - differing(random):.0%}"))
+    if "frame_skip" in open_names and changes_slowly(make_env):
+        random, frame_skips = frame_skip_choice(random, partial(play, **changed))
+        choices += frame_skips
     if "exploration_bonus" in open_names and (reason := why_explore(random)):
         choices.append(Choice("exploration_bonus", ExplorationBonus(), reason))
     return random, choices
+
+
+def frame_skip_choice(random: RandomPlay, play: Callable[..., RandomPlay]) -> tuple[RandomPlay, list[Choice]]:
+    """Repeat an action until observations change by `LITTLE_CHANGE` in a turn; and where next to all returns
+    are the same, until `FREQUENT` episodes have another, or as long as most have."""
+
+    @cache
+    def with_skip(skip: int) -> RandomPlay:
+        return random if skip == 1 else play(frame_skip=skip)
+
+    skips = 1, *FRAME_SKIPS
+    best = next((skip for skip in skips if change_per_turn(with_skip(skip)) >= LITTLE_CHANGE), skips[-1])
+    reason = (
+        f"observations change by {change_per_turn(random):.0%} of their standard deviation in a step; so by "
+        f"{change_per_turn(with_skip(best)):.0%} in a turn"
+    )
+    if differing(with_skip(best)) < RARE:
+        longer = [skip for skip in skips if skip >= best]
+        best = next((skip for skip in longer if differing(with_skip(skip)) >= FREQUENT), 0)
+        best = best or max(longer, key=lambda skip: (differing(with_skip(skip)), -skip))
+        reason = f"{same_returns(random)}; so {1 - differing(with_skip(best)):.0%}"
+    return with_skip(best), [Choice("frame_skip", best, reason)] if best > 1 else []
+
+
+def change_per_turn(play: RandomPlay) -> float:
+    """Change of a vector of numbers from one turn to the next, in standard deviations: the median over the
+    numbers that change at all, of medians over turns. Infinite without observations."""
+    if len(play.observations) < 2:
+        return math.inf
+    seen = np.stack(play.observations)
+    spread = seen.std(axis=0)
+    changes = np.median(np.abs(np.diff(seen, axis=0)), axis=0)[spread > 0] / spread[spread > 0]
+    return float(np.median(changes)) if len(changes) else math.inf
 
 
 def why_explore(play: RandomPlay) -> str:
     """The reason to pay for what is new; empty where there is none."""
     episodes = len(play.returns)
     if differing(play) < RARE:
-        return f"{1 - differing(play):.0%} of {episodes} random episodes had the same return"
+        return same_returns(play)
     if play.truncated > (1 - RARE) * episodes and len(play.rewards) <= FEW_REWARDS:
         return f"the time limit ended {play.truncated / episodes:.0%} of {episodes} random episodes"
     return ""
+
+
+def same_returns(play: RandomPlay) -> str:
+    """The share of the commonest return, in words."""
+    return f"{1 - differing(play):.0%} of {len(play.returns)} random episodes had the same return"
 
 
 def differing(play: RandomPlay) -> float:

@@ -1,4 +1,4 @@
-"""Shorter episodes, a longer stride or a bonus, where random play gets nowhere: by hand and on real games."""
+"""Shorter episodes, a frame skip or a bonus, where random play gets nowhere: by hand and on real games."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from helpers.spaces import SpacesEnv
-from lgym.data.exploration_choice import changes_slowly, differing, exploration_choices, why_explore
+from lgym.data.exploration_choice import (
+    change_per_turn,
+    changes_slowly,
+    differing,
+    exploration_choices,
+    why_explore,
+)
 from lgym.data.measuring import DEFAULTS
 from lgym.data.random_play import RandomPlay
 
@@ -97,8 +103,8 @@ def test_a_bonus_pays_where_episodes_find_no_end(truncated, rewards, pays):
         ({}, None, [1, 2, 4, 8, 16]),
     ],
 )
-def test_a_stride_that_gets_further(others, expected, asked):
-    """Catches the longest stride where a shorter one does: a turn should decide as little as needs be. Where
+def test_a_frame_skip_that_gets_further(others, expected, asked):
+    """Catches the longest skip where a shorter one does: a turn should decide as little as needs be. Where
     none helps, a bonus pays."""
     plays = Plays(played(SAME), **{name: played(returns) for name, returns in others.items()})
     random, found = decided(plays, VECTOR)
@@ -108,7 +114,44 @@ def test_a_stride_that_gets_further(others, expected, asked):
     assert random is plays(frame_skip=expected or 1)
 
 
-def test_no_stride_where_each_step_may_count():
+def walk(change: float) -> RandomPlay:
+    """Random play whose returns differ, with so much change in a turn, in standard deviations."""
+    turns = int(np.sqrt(12) / change)  # a ramp of n turns has a standard deviation of n / sqrt(12)
+    ramp = np.arange(turns, dtype=float)
+    play = played(MANY)
+    play.observations = [np.array([x, 3 * x, 7.0]) for x in ramp]  # the last number never changes
+    return play
+
+
+@pytest.mark.parametrize("change", [0.01, 0.04, 0.2])
+def test_the_change_of_observations_in_a_turn(change):
+    """Catches the units of a number in its change, and numbers that never change taken for slow ones."""
+    assert change_per_turn(walk(change)) == pytest.approx(change, rel=0.1)
+    assert change_per_turn(played(MANY)) == np.inf
+    standing = played(MANY)
+    standing.observations = [np.ones(2)] * 5
+    assert change_per_turn(standing) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("by_skip", "expected"),
+    [
+        ({"skip2": walk(0.04), "skip4": walk(0.08)}, 4),
+        ({"skip2": walk(0.06)}, 2),
+        ({f"skip{skip}": walk(0.01) for skip in (2, 4, 8, 16)}, 16),
+    ],
+)
+def test_a_frame_skip_in_which_something_changes(by_skip, expected):
+    """Catches a lander that is asked 50 times a second, between which next to nothing happens. Its returns
+    differ, and no bonus pays."""
+    plays = Plays(walk(0.02), **by_skip)
+    random, found = decided(plays, VECTOR)
+    assert found == {"frame_skip": expected}
+    assert random is plays(frame_skip=expected)
+    assert decided(plays, NUMBER)[1] == {}
+
+
+def test_no_frame_skip_where_each_step_may_count():
     """Catches an action repeated in a maze, and one that was set and is overridden."""
     plays = Plays(played(SAME), skip2=played(MANY))
     assert "frame_skip" not in decided(plays, NUMBER)[1]
@@ -126,7 +169,7 @@ def test_no_stride_where_each_step_may_count():
     ],
 )
 def test_what_changes_slowly(observations, actions, expected):
-    """Catches strides through boards, pictures and whole numbers."""
+    """Catches an action repeated on boards, pictures and whole numbers."""
     assert changes_slowly(partial(SpacesEnv, observations, actions)) == expected
 
 

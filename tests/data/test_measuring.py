@@ -60,7 +60,7 @@ def test_a_car_in_a_valley_gets_a_frame_skip():
 
 
 def test_blackjack_needs_nothing():
-    """Catches a bonus, a limit or a stride for a game whose random episodes differ."""
+    """Catches a bonus, a limit or a frame skip for a game whose random episodes differ."""
     data = module("Blackjack-v1")
     assert chosen(data).keys() == SIZE
     assert (data.frame_skip, data.exploration_bonus, data.max_episode_steps) == (1, None, None)
@@ -161,8 +161,8 @@ def test_a_resumed_run_keeps_what_it_began_with():
 
 
 def test_an_evaluation_plays_as_the_run_did():
-    """Catches a test of a checkpoint, which measures nothing, in the plain game: with other texts, or other
-    strides."""
+    """Catches a test of a checkpoint, which measures nothing, in the plain game: with other texts, or
+    another frame skip."""
     robot = module("Robot-v0", target_rollout_seconds=1.0)
     resolution = chosen(robot)["resolution"]
     state = saved(robot)
