@@ -56,7 +56,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "enable_model_summary": False,
     "gradient_clip_val": 1.0,
     "log_every_n_steps": 1,
-    "max_epochs": 100,
+    "max_epochs": 40,
     "num_sanity_val_steps": -1,
 }
 

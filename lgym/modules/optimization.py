@@ -13,6 +13,7 @@ from lgym import distributed
 from lgym.modules.evaluation import EvaluatedModule
 from lgym.modules.learning_rates import rates_of, scale_rates
 from lgym.modules.nonfinite import NonFiniteLossError
+from lgym.modules.schedules import WarmupCosine
 
 
 class OptimizedModule(EvaluatedModule, ABC):
@@ -40,6 +41,8 @@ class OptimizedModule(EvaluatedModule, ABC):
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self.parameter_groups())
         scheduler = None if self.make_lr_scheduler is None else self.make_lr_scheduler(optimizer)
+        if isinstance(scheduler, WarmupCosine):
+            scheduler.fall_over(self.trainer.max_epochs)
         self.configured_rates = rates_of(optimizer)
         if scheduler is None:
             return optimizer

@@ -30,7 +30,7 @@ def ppo_optimizer(parameters: Iterable[Any]) -> Optimizer:
 
 def ppo_schedule(optimizer: Optimizer) -> LRScheduler:
     """The schedule where none is configured."""
-    return WarmupCosine(optimizer, warmup=2, total=100)
+    return WarmupCosine(optimizer, warmup=2)
 
 
 class PPO(ActorCritic):
@@ -66,7 +66,8 @@ class PPO(ActorCritic):
                 counts turns, and `gae_lambda` tokens.
             optimizer: any torch optimizer by class_path; by default AdamW with learning rate 8e-4.
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
-                default two rollouts of warm-up and a fall to a tenth in 100. Null is none.
+                default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
+                is none.
             **kwargs: of every algorithm with a critic: llm, sft, gamma, gae_lambda, whiten_advantages.
         """
         super().__init__(
