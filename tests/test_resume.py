@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -217,6 +219,16 @@ def test_a_changed_learning_rate_keeps_its_place_in_the_schedule(tmp_path, model
     )
     third = list(scalars(tmp_path)["optim/lr"].values())[2]
     assert third == pytest.approx(0.03 * 2 / 3, rel=1e-5)
+
+
+def test_the_learning_rate_falls_over_the_run(tmp_path, model_folder):
+    """PPO's own schedule: 1/3, 2/3 and all of the rate, and after 2 of 4 rollouts halfway to a tenth. Prolonged
+    to 6 it goes on as a run of 6, whose fall has 4 rollouts."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=4)
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=6, ckpt_path="last")
+    rates = [value / 8e-4 for value in scalars(tmp_path)["optim/lr"].values()]
+    assert rates[:4] == pytest.approx([1 / 3, 2 / 3, 1.0, 0.55], rel=1e-5)
+    assert rates[4:] == pytest.approx([0.55, 0.1 + 0.9 * (1 + math.cos(math.pi * 3 / 4)) / 2], rel=1e-5)
 
 
 def test_a_checkpoint_holds_what_was_trained_and_nothing_else(tmp_path, model_folder):

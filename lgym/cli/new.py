@@ -107,13 +107,11 @@ def proposed(
 ) -> dict[str, Any]:
     """The settings that a run would have, nested as in a YAML, as far as people change them."""
     rates = rates_of(module.make_optimizer([nn.Parameter(torch.zeros(1))]))[0]
-    rollouts = trainer.max_epochs or 0
     loss = {key: getattr(module.loss_config, key) for key in ("clip_low", "clip_high", "entropy_coef")}
     critic: dict[str, Any] = {}
     if isinstance(module, ActorCritic):
         critic = {key: getattr(module, key) for key in ("gamma", "gae_lambda")}
         critic["critic"] = {key: getattr(module.critic, key) for key in ("value_coef", "value_warmup")}
-    schedule = {"warmup": min(2, max(0, rollouts - 1)), "total": max(1, rollouts)}
     return {
         "seed_everything": data.seed,
         "trainer": {
@@ -127,7 +125,7 @@ def proposed(
             "init_args": {
                 "llm": {"model": module.llm_config.model},
                 "optimizer": by_class("torch.optim.AdamW", lr=rates["lr"], weight_decay=0.0),
-                "lr_scheduler": by_class("lgym.modules.schedules.WarmupCosine", **schedule),
+                "lr_scheduler": by_class("lgym.modules.schedules.WarmupCosine", warmup=2),
                 **critic,
                 "loss": {**loss, "old_kl_coef": module.loss_config.old_kl_coef},
             },

@@ -56,10 +56,17 @@ class WarmupCosine(LambdaLR):
         super().__init__(optimizer, share, last_epoch)
 
     def fall_over(self, rollouts: int | None) -> None:
-        """Fall over so many rollouts, where no `total` was given; at none or -1, which is any number, never."""
+        """Fall over so many rollouts, where no `total` was given; over any number (`None`, -1) never."""
         if not self.total_is_given:
             self.total = rollouts if rollouts is not None and rollouts > 0 else None
 
     def state_dict(self) -> dict[str, Any]:
         """torch's, without the length: a run that is prolonged falls over its new one."""
         return {name: value for name, value in super().state_dict().items() if not name.startswith("total")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """torch's, with the rates of the place in this schedule, whose length may be another."""
+        super().load_state_dict(state_dict)
+        groups = zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True)
+        for group, rate, share in groups:
+            group["lr"] = rate * share(self.last_epoch)
