@@ -22,7 +22,7 @@ FRAME_SKIPS = (2, 4, 8, 16)
 LITTLE_CHANGE = 0.05
 """Change of observations in a turn, in standard deviations, below which one action says next to nothing."""
 
-RARE, FREQUENT = 0.1, 0.4
+RARE, FREQUENT = 0.1, 0.3
 """Share of random episodes that do not have the commonest return: below `RARE` there is next to nothing to
 learn from, and with `FREQUENT` there is enough."""
 
@@ -109,7 +109,7 @@ def change_per_turn(play: RandomPlay) -> float:
 def why_explore(play: RandomPlay) -> str:
     """The reason to pay for what is new; empty where there is none."""
     episodes = len(play.returns)
-    if differing(play) < RARE:
+    if differing(play) < FREQUENT:  # and the model may play worse than at random
         return same_returns(play)
     if play.truncated > (1 - RARE) * episodes and len(play.rewards) <= FEW_REWARDS:
         return f"the time limit ended {play.truncated / episodes:.0%} of {episodes} random episodes"

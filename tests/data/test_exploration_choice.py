@@ -78,8 +78,10 @@ def test_where_episodes_differ_nothing_is_decided():
 
 
 def test_a_bonus_pays_where_returns_are_all_the_same():
-    """Catches a game whose goal random play never finds, and that is left without a bonus."""
+    """Catches a game whose goal random play never finds, and that is left without a bonus; and one whose goal it
+    finds now and then, and the model, which prefers some actions, not at all."""
     assert decided(Plays(played(SAME)))[1].keys() == {"exploration_bonus"}
+    assert decided(Plays(played(FEW)))[1].keys() == {"exploration_bonus"}
     assert decided(Plays(played(SAME)), open_names={"num_envs", "frame_skip"})[1] == {}
 
 
@@ -105,12 +107,12 @@ def test_a_bonus_pays_where_episodes_find_no_end(truncated, rewards, pays):
 )
 def test_a_frame_skip_that_gets_further(others, expected, asked):
     """Catches the longest skip where a shorter one does: a turn should decide as little as needs be. Where
-    none helps, a bonus pays."""
+    none helps enough, a bonus pays."""
     plays = Plays(played(SAME), **{name: played(returns) for name, returns in others.items()})
     random, found = decided(plays, VECTOR)
     assert [changed.get("frame_skip", 1) for changed in plays.asked] == asked
     assert found.get("frame_skip") == expected
-    assert ("exploration_bonus" in found) == (expected is None)
+    assert ("exploration_bonus" in found) == (MANY not in [play.returns for play in plays.by_skip.values()])
     assert random is plays(frame_skip=expected or 1)
 
 
