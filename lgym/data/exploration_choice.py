@@ -26,6 +26,10 @@ RARE, FREQUENT = 0.1, 0.3
 """Share of random episodes that do not have the commonest return: below `RARE` there is next to nothing to
 learn from, and with `FREQUENT` there is enough."""
 
+LONG_EPISODE = 10
+"""Turns of an episode from which a model may never do what random play does now and then: it prefers some
+actions in every turn."""
+
 FEWEST_EPISODES = 10
 """Random episodes below which nothing is decided."""
 
@@ -109,7 +113,7 @@ def change_per_turn(play: RandomPlay) -> float:
 def why_explore(play: RandomPlay) -> str:
     """The reason to pay for what is new; empty where there is none."""
     episodes = len(play.returns)
-    if differing(play) < FREQUENT:  # and the model may play worse than at random
+    if differing(play) < (FREQUENT if play.mean_length >= LONG_EPISODE else RARE):
         return same_returns(play)
     if play.truncated > (1 - RARE) * episodes and len(play.rewards) <= FEW_REWARDS:
         return f"the time limit ended {play.truncated / episodes:.0%} of {episodes} random episodes"

@@ -81,7 +81,8 @@ def test_a_bonus_pays_where_returns_are_all_the_same():
     """Catches a game whose goal random play never finds, and that is left without a bonus; and one whose goal it
     finds now and then, and the model, which prefers some actions, not at all."""
     assert decided(Plays(played(SAME)))[1].keys() == {"exploration_bonus"}
-    assert decided(Plays(played(FEW)))[1].keys() == {"exploration_bonus"}
+    assert decided(Plays(played(FEW, length=10)))[1].keys() == {"exploration_bonus"}
+    assert decided(Plays(played(FEW, length=9)))[1] == {}
     assert decided(Plays(played(SAME)), open_names={"num_envs", "frame_skip"})[1] == {}
 
 

@@ -20,6 +20,7 @@ def learn(tmp_path, model_folder, bonus: ExplorationBonus | None) -> dict[str, l
         llm=tiny_config(model_folder),
         policy=CandidatePolicy(length_normalization="token", temperature=3),
         optimizer=partial(torch.optim.AdamW, lr=0.005),
+        lr_scheduler=None,
         loss=LossConfig(entropy_coef=0.01, old_kl_coef=0.3),
     )
     data = {
