@@ -2,6 +2,7 @@
 
     python scripts/bench.py                                    # every task
     python scripts/bench.py --task blackjack --json bench.json --profile trace.json
+    python scripts/bench.py --task blackjack --last-blocks 10  # frozen blocks once a run
     python scripts/bench.py --peer llamagym --task blackjack cartpole-exact    # in turns with another library
     python scripts/bench.py --peer trl --task letters
 
@@ -40,7 +41,7 @@ import torch
 from tqdm import tqdm
 
 from lgym.data import RolloutDataModule
-from lgym.models import LLMConfig, build_llm
+from lgym.models import LLMConfig, LoraSettings, build_llm
 from lgym.models.llm import ValueHeadLLM
 from metering import TASKS, MeteredPPO, Work
 from peers import PEERS, compare
@@ -204,6 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--repeat", type=int, default=3, help="rollouts that are counted, and tries of the roofline"
     )
+    parser.add_argument(
+        "--last-blocks", type=int, help="adapters in so many of the last blocks; by default in all"
+    )
+    parser.add_argument(
+        "--hidden-cache-mb", type=int, default=256, help="to keep what comes out of the blocks below them"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument(
         "--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing"
@@ -239,7 +246,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = f"{platform.machine()} {device.type}"
     bare = Roofline(options.model, dtype, device, shapes=SHAPES, repeat=options.repeat)
     report = Report(machine, options.model, options.precision, torch.get_num_threads())
-    llm = build_llm(LLMConfig(model=options.model), dtype=dtype, device=device).to(device)
+    config = LLMConfig(
+        model=options.model,
+        lora=LoraSettings(last_blocks=options.last_blocks),
+        hidden_cache_mb=options.hidden_cache_mb,
+    )
+    llm = build_llm(config, dtype=dtype, device=device).to(device)
     for task in options.task:
         steps.update()
         steps.set_description(task)

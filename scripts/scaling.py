@@ -29,7 +29,7 @@ from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.envs import make_env
-from lgym.models import LLMConfig, build_llm
+from lgym.models import LLMConfig, LoraSettings, build_llm
 from lgym.models.llm import ValueHeadLLM
 from lgym.policies import CandidatePolicy
 from lgym.rollout import Prompt
@@ -184,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     llm = build_llm(
-        LLMConfig(model=options.model), dtype=getattr(torch, options.precision), device=device
+        LLMConfig(model=options.model, lora=LoraSettings(last_blocks=None)),
+        dtype=getattr(torch, options.precision),
+        device=device,
     ).to(device)
     scaling = Scaling(llm, options.tries)
 

@@ -25,6 +25,7 @@ EXPLORING = {
     "data__frame_skip": 2,
     "data__exploration_bonus": '{"class_path": "lgym.data.ExplorationBonus", "init_args": {"anneal": 8}}',
 }
+FROZEN = {**COUNTING, "model__init_args__llm__lora__last_blocks": 1, "trainer__precision": "bf16-true"}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -38,6 +39,7 @@ SCHEDULE = {
         pytest.param(COUNTING, 1, id="turns-in-mid-episode-1"),
         pytest.param(SCHEDULE, 3, id="schedule-3"),
         pytest.param(EXPLORING, 1, id="exploration-bonus-1"),
+        pytest.param(FROZEN, 2, id="frozen-blocks-2"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
         pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),

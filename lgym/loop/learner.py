@@ -58,8 +58,9 @@ class LoopLearner:
             raise ValueError(f"history is {history}; it must be 0 or more turns, or full.")
         self.pace = read_pace(learning, seed)
         settings = LoraSettings(**lora) if isinstance(lora, Mapping) else LoraSettings() if lora else None
-        self.module = build_ppo(learning, generation_policy(generation), LLMConfig(lora=settings))
-        self.llm = wrap_pretrained(model, tokenizer, settings, device=device, seed=self.pace.seed)
+        config = LLMConfig(lora=settings).for_text()
+        self.module = build_ppo(learning, generation_policy(generation), config)
+        self.llm = wrap_pretrained(model, tokenizer, config.lora, device=device, seed=self.pace.seed)
         self.module.policy.bind(self.llm)
         self.module.configure_model()
         self.module.eval()  # with dropout, another policy would be trained than the behavior policy

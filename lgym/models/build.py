@@ -84,7 +84,7 @@ def assemble_llm(
         value_hidden_size=config.value_hidden_size if value_head else None,
         use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
-    select_layout(llm)
+    select_layout(llm, config.hidden_cache_mb * 10**6)
     _warn_of_window(llm)
     return llm
 
@@ -128,22 +128,23 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         }
     )
     targets = lora.target_modules if lora.target_modules is not None else entry.lora_targets
+    count = model.config.get_text_config().num_hidden_layers
+    last_blocks = lora.blocks_of(count)
     blocks = None
-    if lora.last_blocks is not None:
+    if last_blocks is not None:
         targets = linear if targets == "all-linear" else targets
         if isinstance(targets, str):
             raise ConfigError(
-                f"lora.last_blocks is {lora.last_blocks} and lora.target_modules is the pattern {targets!r}: "
+                f"lora.last_blocks is {last_blocks} and lora.target_modules is the pattern {targets!r}: "
                 "peft takes blocks with a list of names only. Name the layers, or let the pattern say which "
                 "blocks."
             )
-        count = model.config.get_text_config().num_hidden_layers
-        if lora.last_blocks > count:
+        if last_blocks > count:
             raise ConfigError(
-                f"lora.last_blocks is {lora.last_blocks}, and the model has {count} blocks: set it to at "
+                f"lora.last_blocks is {last_blocks}, and the model has {count} blocks: set it to at "
                 f"most {count}, or to null for all of them."
             )
-        blocks = list(range(count - lora.last_blocks, count))
+        blocks = list(range(count - last_blocks, count))
     rank = lora.r if lora.r is not None else entry.lora_r
     peft_config = LoraConfig(
         r=rank,

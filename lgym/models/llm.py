@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.lm_head import LMHead
 from lgym.models.prefix_sharing.buckets import bucket_rows
+from lgym.models.prefix_sharing.frozen_blocks import FrozenBlocks
 from lgym.models.prefix_sharing.packing import (
     PackedRows,
     TokenIds,
@@ -26,6 +27,7 @@ from lgym.types import ConfigError
 
 Layout = Literal["tree", "prefix_cache", "padded"]
 
+NO_PREFIX: tuple[TokenIds, Any, bool] = ((), None, True)
 MIN_PREFIX_LENGTH = 4  # a shorter common prefix is not worth its overhead
 
 
@@ -71,9 +73,10 @@ class ValueHeadLLM(nn.Module):
         self.use_cache = use_cache
         self.tokens_computed = 0
         self.padded_tokens_computed = 0
+        self.frozen_blocks: FrozenBlocks | None = None
         self.frozen_session: object | None = None  # another object each time that the weights are frozen
-        # while weights are frozen:
-        self._cached_prefix: tuple[TokenIds, Any] = ((), None)  # with its keys and values
+        # while weights are frozen: a prefix, its keys and values, and whether these are of all blocks
+        self._cached_prefix: tuple[TokenIds, Any, bool] = NO_PREFIX
         self.kv_caches: list[Any] = []  # of conversations that may be continued
 
     @property
@@ -138,7 +141,7 @@ class ValueHeadLLM(nn.Module):
     def _new_session(self, session: object | None) -> Iterator[None]:
         before = self.frozen_session, self._cached_prefix, self.kv_caches
         self.frozen_session = session
-        self._cached_prefix = (), None
+        self._cached_prefix = NO_PREFIX
         self.kv_caches = []
         try:
             yield
@@ -214,17 +217,23 @@ class ValueHeadLLM(nn.Module):
         shared = min(common_prefix_length(sequences), min(prompt_lengths) - 1) if len(sequences) > 1 else 0
         return shared if shared >= MIN_PREFIX_LENGTH else 0
 
-    def _prefix_cache(self, prefix: TokenIds) -> Any:
-        if prefix == self._cached_prefix[0]:
+    def _prefix_cache(self, prefix: TokenIds, states: Tensor | None = None) -> Any:
+        if prefix == self._cached_prefix[0] and (states is None) == self._cached_prefix[2]:
             return copy.deepcopy(self._cached_prefix[1])  # a forward pass behind it appends to it
         cache = DynamicCache(config=self.causal_lm.config)
-        self.causal_lm.base_model(
-            input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True
-        )
+        with self._above_frozen_blocks(None if states is None else states[: len(prefix)]):
+            self.causal_lm.base_model(
+                input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True
+            )
         self.count_tokens(len(prefix))
         if self.frozen_session is not None and not torch.is_grad_enabled():
-            self._cached_prefix = prefix, copy.deepcopy(cache)
+            self._cached_prefix = prefix, copy.deepcopy(cache), states is None
         return cache
+
+    def _above_frozen_blocks(self, states: Tensor | None) -> AbstractContextManager[None]:
+        if states is None or self.frozen_blocks is None:
+            return nullcontext()
+        return self.frozen_blocks.skipped(states)
 
     def count_tokens(self, count: int) -> None:
         """Adds tokens that were computed without padding to both counters."""
@@ -237,8 +246,13 @@ class ValueHeadLLM(nn.Module):
         The prefix is run in the same pass or, while weights are frozen, once and cached. `recorded` gets the
         keys and values of all tokens.
         """
+        states = None
+        if self.frozen_blocks is not None and recorded is None:
+            states = self.frozen_blocks.states(prefix, packed)
         use_cache = self.frozen_session is not None and self.use_cache and not torch.is_grad_enabled()
-        cache = self._prefix_cache(prefix) if prefix and use_cache else None
+        cache = self._prefix_cache(prefix, states) if prefix and use_cache else None
+        if states is not None and cache is not None:
+            states = states[len(prefix) :]
         ids, positions = packed.token_ids, packed.positions + len(prefix)
         if prefix and cache is None:
             ids = torch.cat([torch.tensor(prefix), ids])
@@ -246,7 +260,8 @@ class ValueHeadLLM(nn.Module):
             self.count_tokens(len(prefix))
         tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device), recorded)
         self.padded_tokens_computed += sum(len(bucket.query_tokens) for bucket in tree.buckets)
-        hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
+        with self._above_frozen_blocks(states):
+            hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)
         return hidden[len(hidden) - packed.num_tokens :]
 
     def run_step(self, token_ids: Tensor, positions: Tensor, layout: AttentionLayout) -> Tensor:

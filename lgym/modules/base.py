@@ -163,7 +163,8 @@ class PolicyLearner(OptimizedModule, ABC):
                 require_whole_weights(self.trainer.strategy)
             device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
             dtype = torch.get_default_dtype()
-            llm = build_llm(self.llm_config, dtype=dtype, device=device, value_head=self.has_critic)
+            config = self.llm_config.for_text() if self.policy.generates_text else self.llm_config
+            llm = build_llm(config, dtype=dtype, device=device, value_head=self.has_critic)
             self.policy.bind(llm)
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lgym.models.llm import Layout, ValueHeadLLM
+from lgym.models.prefix_sharing.frozen_blocks import find_frozen_blocks
 from lgym.models.prefix_sharing.tree_attention import switch_tree_attention
 from lgym.types import ConfigError
 
@@ -22,12 +23,16 @@ ACCELERATOR_TOLERANCE = 0.05
 
 
 @torch.no_grad()
-def select_layout(llm: ValueHeadLLM) -> None:
+def select_layout(llm: ValueHeadLLM, hidden_cache_bytes: int = 0) -> None:
     """Selects the first of the layouts `tree`, `prefix_cache` and `padded` that agrees with the model's own
-    forward.
+    forward, and frozen blocks once a run where `tree` agrees with them too.
 
     `padded` is for models without a KV cache, with masks of their own, or that count positions themselves; it
     comes with a warning.
+
+    Args:
+        llm: the model, with its adapters.
+        hidden_cache_bytes: the most to keep of what comes out of frozen blocks; 0 keeps nothing.
 
     Raises:
         ValueError: if `padded` differs too, so that the model scales its logits in a way of its own.
@@ -48,6 +53,10 @@ def select_layout(llm: ValueHeadLLM) -> None:
             f"{difference:.2g}. Its architecture ({llm.causal_lm.config.model_type}) scales its logits in a "
             "way of its own; please report it."
         )
+    if llm.layout == "tree" and llm.use_cache and hidden_cache_bytes:
+        llm.frozen_blocks = find_frozen_blocks(llm.causal_lm, hidden_cache_bytes)
+        if llm.frozen_blocks is not None and _largest_difference(llm, expected) > tolerance:
+            llm.frozen_blocks = None
     if llm.layout == "padded":
         warnings.warn(
             f"{llm.name} ({llm.causal_lm.config.model_type}) does not take shared prefixes, so every "

@@ -64,18 +64,22 @@ def model_of(family):
     ).eval(), layout  # its experts know no float64
 
 
-def wrapped(model):
-    settings = LLMConfig(model="tiny", lora=LoraSettings(r=2, target_modules="all-linear"))
+def wrapped(model, last_blocks=None):
+    settings = LLMConfig(
+        model="tiny", lora=LoraSettings(r=2, target_modules="all-linear", last_blocks=last_blocks)
+    )
     return assemble_llm(model, tiny.tokenizer(), settings, DEFAULT)
 
 
+@pytest.mark.parametrize("last_blocks", [None, 1])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_gives_its_own_hidden_states(family):
+def test_every_family_gives_its_own_hidden_states(family, last_blocks):
     """Soft caps, windows, partial rotation, learned positions: what a family has of its own must come
-    through."""
+    through, also above frozen blocks that are computed once a run."""
     model, layout = model_of(family)
-    llm = wrapped(model)
+    llm = wrapped(model, last_blocks)
     assert llm.layout == layout
+    assert (llm.frozen_blocks is not None) is (layout == "tree" and last_blocks == 1)
     states, index = llm.hidden_states(SEQUENCES, PROMPTS, row_length=12)
     for sequence, prompt, rows in zip(SEQUENCES, PROMPTS, index, strict=True):
         own = llm.causal_lm.base_model(input_ids=torch.tensor([sequence])).last_hidden_state[0, prompt - 1 :]
