@@ -95,6 +95,11 @@ class ResponseBatch:
         """The turns that a mean counts: none where the batch only fills up a pass."""
         return len(self) if self.loss_scale else 0
 
+    @property
+    def num_units(self) -> int:
+        """Distinct prompts that were acted on, or distinct responses: what minibatches are counted in."""
+        return sum(map(len, self.prompt_chains)) if self.by_prompt else len(set(self._responses()))
+
     def to(self, device: torch.device | str) -> ResponseBatch:
         """The same with its tensors on a device."""
         moved: dict[str, Any] = {

@@ -14,6 +14,8 @@ from lgym.envs.make import EnvWrapper
 from lgym.memory import EpisodicMemory, WorkingMemory
 from lgym.types import ConfigError
 
+DEFAULT_MINIBATCH_SIZE = 32
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EnvConfig:
@@ -64,9 +66,10 @@ class RolloutConfig:
     """Turns played between two updates, over all environments; a multiple of num_envs. Episodes continue in
     the next rollout."""
 
-    target_rollout_seconds: float = 60.0
+    target_rollout_seconds: float | None = None
     """Time that random play lets a rollout take, playing and learning, at a rough estimate for a model of
-    135M parameters. It decides the size of a rollout where that is not given."""
+    135M parameters; null is 20 s, or 60 s for a policy that writes text. It decides the size of a rollout
+    where that is not given."""
 
     update_epochs: int | None = None
     """Passes over each rollout; null takes what random play decides, or 4 where the size of a rollout is
@@ -77,10 +80,14 @@ class RolloutConfig:
     weights make up for those left out. Null takes what random play decides, or all of them where the size of
     a rollout is given. (Of a text-generating policy, all responses to them.)"""
 
+    num_minibatches: int | None = None
+    """Minibatches in each pass, whose size follows from what is met; null takes what random play decides, or
+    those of minibatch_size where the size of a rollout is given."""
+
     minibatch_size: int | None = None
     """Distinct prompts in a minibatch, with every turn that was played from them; of a text-generating
-    policy, distinct responses, with every turn that gave them. Null takes what random play decides, or 32
-    where the size of a rollout is given."""
+    policy, distinct responses, with every turn that gave them. Give this or num_minibatches; null is 32 where
+    the size of a rollout is given."""
 
     group_size: int = 1
     """Episodes in a row from one reset seed in training, which grouped estimators (GRPO) compare. A divisor
@@ -163,12 +170,19 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
         if (fault := next(self._faults(), None)) is not None:
             raise ConfigError(f"data.{fault}")
 
+    def prompts_per_minibatch(self, prompts: int) -> int:
+        """Size of the minibatches of a pass over so many distinct prompts, or responses."""
+        if self.num_minibatches is not None:
+            return -(-prompts // self.num_minibatches)
+        return DEFAULT_MINIBATCH_SIZE if self.minibatch_size is None else self.minibatch_size
+
     def _faults(self) -> Iterator[str]:
         counts = (
             "num_envs",
             "frame_skip",
             "update_epochs",
             "prompts_per_pass",
+            "num_minibatches",
             "minibatch_size",
             "sft_batch_size",
             "group_size",
@@ -178,11 +192,18 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield f"{name} is {value}; it must be 1 or more."
+        if self.target_rollout_seconds is not None and self.target_rollout_seconds <= 0:
+            yield f"target_rollout_seconds is {self.target_rollout_seconds}; it must be above 0."
         episodes, turns = self.episodes_per_rollout, self.turns_per_rollout
         if episodes is not None and turns is not None:
             yield (
                 f"episodes_per_rollout is {episodes} and data.turns_per_rollout is {turns}; give one "
                 "of the two."
+            )
+        if self.num_minibatches is not None and self.minibatch_size is not None:
+            yield (
+                f"num_minibatches is {self.num_minibatches} and data.minibatch_size is "
+                f"{self.minibatch_size}; give one of the two."
             )
         if turns is not None and self.num_envs and (turns < self.num_envs or turns % self.num_envs):
             yield (

@@ -82,14 +82,15 @@ class RolloutDataset(IterableDataset):
             limit = self.settings.prompts_per_pass
             part = batch if limit is None else batch.thinned(limit, order_rng)
             order = order_rng.permutation(len(part.prompt_chains)).tolist()
-            for minibatch in minibatches(part, self.settings.minibatch_size, order):
+            size = self.settings.prompts_per_minibatch(part.num_units)
+            for minibatch in minibatches(part, size, order):
                 turns = None if self.sft_sampler is None else self.sft_sampler.sample(order_rng)
                 yield replace(minibatch, supervised=turns)
 
     def _demonstrations(self, batch: Any) -> Iterator[Any]:
         """Passes over the demonstrations; their carrier is a minibatch that has no loss."""
         assert self.sft_sampler is not None
-        size = self.settings.minibatch_size
+        size = self.settings.prompts_per_minibatch(batch.num_units)
         carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
         for _ in range(self.settings.update_epochs):
             for turns in self.sft_sampler.demonstration_batches(self.play.rngs["order"]):

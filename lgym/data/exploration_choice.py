@@ -18,7 +18,7 @@ from lgym.envs.make import DEFAULT_TIME_LIMIT
 TIME_LIMIT = 200
 """Environment steps of an episode where the environment has no limit, and random play finds no end."""
 
-FRAME_SKIPS = (2, 4, 8, 16)
+FRAME_SKIPS = (1, 2, 4, 8, 16)
 LITTLE_CHANGE = 0.05
 """Change of observations in a turn, in standard deviations, below which one action says next to nothing."""
 
@@ -62,7 +62,7 @@ def exploration_choices(
         return random, choices
     endless = random.truncated >= (1 - RARE) * len(random.lengths)
     endless = endless and random.mean_length > DEFAULT_TIME_LIMIT / 2
-    if "max_episode_steps" in open_names and endless and not has_limit(make_env):
+    if "max_episode_steps" in open_names and endless and random.time_limit is None:
         why = f"no limit of its own, and random episodes have {random.mean_length:.0f} steps"
         choices.append(Choice("max_episode_steps", TIME_LIMIT, why))
         changed["max_episode_steps"] = TIME_LIMIT
@@ -78,25 +78,35 @@ def exploration_choices(
 
 
 def frame_skip_choice(random: RandomPlay, play: Callable[..., RandomPlay]) -> tuple[RandomPlay, list[Choice]]:
-    """Repeat an action until observations change by `LITTLE_CHANGE` in a turn; and where next to all returns
-    are the same, until `FREQUENT` episodes have another, or as long as most have."""
+    """Random play with the frame skip that is chosen, and the choice, where that is more than 1."""
 
     @cache
     def with_skip(skip: int) -> RandomPlay:
         return random if skip == 1 else play(frame_skip=skip)
 
-    skips = 1, *FRAME_SKIPS
-    best = next((skip for skip in skips if change_per_turn(with_skip(skip)) >= LITTLE_CHANGE), skips[-1])
-    reason = (
-        f"observations change by {change_per_turn(random):.0%} of their standard deviation in a step; so by "
-        f"{change_per_turn(with_skip(best)):.0%} in a turn"
+    skip, reason = skip_until_it_shows(with_skip)
+    if differing(with_skip(skip)) < RARE:
+        skip, reason = skip_until_it_pays(with_skip, skip)
+    return with_skip(skip), [Choice("frame_skip", skip, reason)] if skip > 1 else []
+
+
+def skip_until_it_shows(with_skip: Callable[[int], RandomPlay]) -> tuple[int, str]:
+    """The least frame skip with which observations change by `LITTLE_CHANGE` in a turn, and the reason."""
+    shows = (skip for skip in FRAME_SKIPS if change_per_turn(with_skip(skip)) >= LITTLE_CHANGE)
+    best = next(shows, FRAME_SKIPS[-1])
+    return best, (
+        f"observations change by {change_per_turn(with_skip(1)):.0%} of their standard deviation in a step; "
+        f"so by {change_per_turn(with_skip(best)):.0%} in a turn"
     )
-    if differing(with_skip(best)) < RARE:
-        longer = [skip for skip in skips if skip >= best]
-        best = next((skip for skip in longer if differing(with_skip(skip)) >= FREQUENT), 0)
-        best = best or max(longer, key=lambda skip: (differing(with_skip(skip)), -skip))
-        reason = f"{same_returns(random)}; so {1 - differing(with_skip(best)):.0%}"
-    return with_skip(best), [Choice("frame_skip", best, reason)] if best > 1 else []
+
+
+def skip_until_it_pays(with_skip: Callable[[int], RandomPlay], fewest: int) -> tuple[int, str]:
+    """The least frame skip with which `FREQUENT` episodes do not have the commonest return, or the one with
+    which most do not; and the reason."""
+    skips = [skip for skip in FRAME_SKIPS if skip >= fewest]
+    pays = (skip for skip in skips if differing(with_skip(skip)) >= FREQUENT)
+    best = next(pays, 0) or max(skips, key=lambda skip: (differing(with_skip(skip)), -skip))
+    return best, f"{same_returns(with_skip(1))}; so {1 - differing(with_skip(best)):.0%}"
 
 
 def change_per_turn(play: RandomPlay) -> float:
@@ -129,14 +139,6 @@ def differing(play: RandomPlay) -> float:
     """Share of the episodes that do not have the commonest return."""
     returns = Counter(round(value, 6) for value in play.returns)
     return 1 - max(returns.values(), default=0) / max(1, len(play.returns))
-
-
-def has_limit(make_env: Callable[..., gymnasium.Env]) -> bool:
-    """Check if the environment has a time limit: a registered one, or `max_steps` as MiniGrid's."""
-    with closing(make_env()) as env:
-        spec = env.unwrapped.spec
-        registered = spec is not None and spec.max_episode_steps is not None
-        return registered or hasattr(env.unwrapped, "max_steps")
 
 
 def changes_slowly(make_env: Callable[..., gymnasium.Env]) -> bool:

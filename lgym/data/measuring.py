@@ -12,14 +12,14 @@ from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.data_config import DataConfig
 from lgym.data.exploration_choice import exploration_choices
 from lgym.data.random_play import RandomPlay, play_at_random
-from lgym.data.sizing import Choice, prompts_in, size_choices
+from lgym.data.sizing import Choice, prompts_in, rollout_seconds, size_choices
 from lgym.types import Learner
 
 DEFAULTS: dict[str, Any] = {
     "num_envs": None,
     "update_epochs": 4,
     "prompts_per_pass": None,
-    "minibatch_size": 32,
+    "num_minibatches": None,
     "max_episode_steps": None,
     "frame_skip": 1,
     "exploration_bonus": None,
@@ -66,7 +66,7 @@ def measured_settings(
         )
 
     random, choices = exploration_choices(open_names, make_env, play)
-    most_prompts = prompts_in(settings.target_rollout_seconds, random, learner, device)
+    most_prompts = prompts_in(rollout_seconds(settings, learner), random, learner, device)
     texts = len(random.questions)
     coarse = deepcopy(agent)
     resolution = {}

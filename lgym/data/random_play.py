@@ -16,6 +16,7 @@ import numpy as np
 from lgym.agents.base import TextAgent
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.seeds import stream
+from lgym.envs.make import time_limit
 from lgym.envs.workers import BrokenEnvironmentError, EnvironmentRaisedError, answer_of
 from lgym.terminal import bar
 
@@ -48,6 +49,7 @@ class RandomPlay:
         longest: the longest episode's observations and answers.
         rewards: every distinct reward of a turn.
         truncated: number of episodes that a time limit ended, and not the game.
+        time_limit: turns after which an episode is truncated; None for an environment without a limit.
         tries: whether answers were tries at the game, and no random characters where an action is any text.
         seconds: time that all of it took.
         making_seconds: time that making the environment took.
@@ -61,6 +63,7 @@ class RandomPlay:
     longest: list[tuple[str, str]] = field(default_factory=list)
     rewards: set[float] = field(default_factory=set)
     truncated: int = 0
+    time_limit: int | None = None
     tries: bool = True
     seconds: float = 0.0
     making_seconds: float = 0.0
@@ -171,6 +174,7 @@ def play_at_random(
             episode = random_turns(env, agent, seed + len(play.lengths), rng, env.action_space)
             _record(play, episode, prompts, history, deadline=started + seconds)
             show(len(play.lengths), max(episodes, len(play.lengths)))
+        play.time_limit = time_limit(env)
         takes_texts = isinstance(env.action_space, gymnasium.spaces.Text)
     play.tries = not takes_texts or any(candidates for _, candidates in play.questions)
     play.seconds = time.perf_counter() - started

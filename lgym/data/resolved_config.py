@@ -31,7 +31,6 @@ class ResolvedConfig(DataConfig):
     frame_skip: int  # of these, `choose_settings` decides what is not given
     num_envs: int
     update_epochs: int
-    minibatch_size: int
     exploration_bonus: ExplorationBonus | None
 
     def __post_init__(self) -> None:
@@ -43,6 +42,7 @@ class ResolvedConfig(DataConfig):
         vars(self).update({name: DEFAULTS[name] for name in self._open})
         if "num_envs" in self._open:
             self.num_envs = default_envs(self.turns_per_rollout)
+        self._open -= {"num_minibatches"} if self.minibatch_size is not None else set()
         self.agent = self.agent or GeneralAgent()
         self.offers_candidates = True
         self.agents = self._bind_agents(self.agent)

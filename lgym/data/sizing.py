@@ -39,17 +39,24 @@ ASSUMED_LENGTH = 8.0
 MOST_STEPS = 512
 """Turns of one environment in a rollout: each step of all environments together takes a time of its own."""
 
-TOKENS_PER_SECOND = {"cpu": 330.0, "mps": 3_000.0, "cuda": 50_000.0}
-"""Tokens that a model of 135M parameters learns from, forward and backward; of a CPU by core. Rough figures:
-they decide the size, and only a fixed figure makes a run's size repeat."""
+TOKENS_PER_SECOND = {"cpu": 1_000.0, "mps": 9_000.0, "cuda": 150_000.0}
+"""Tokens that a model of 135M parameters with adapters in a third of its blocks learns from, forward and
+backward; of a CPU by core. Rough figures: they decide the size, and only a fixed figure makes a run's size
+repeat."""
+
+TEXT_RATE = 0.33
+"""Share of that for a policy that writes text, which has adapters in all blocks."""
+
+ROLLOUT_SECONDS, ROLLOUT_SECONDS_OF_TEXT = 20.0, 60.0
+"""Time that a rollout may take where none is given: of choices, and of a policy that writes text."""
 
 CHARACTERS_PER_TOKEN = 4
 NEW_TOKEN_COST, PLAY_COST = 3, 0.4
 """Cost of a generated token, and of one that is only asked about, in tokens that are learned from once."""
 
 PASSES, FEWEST_PASSES = 4, 2
-FEWEST_PROMPTS, MOST_PROMPTS, STEPS = 4, 64, 32
-"""Distinct prompts of a minibatch, and steps that a rollout is learned in where they allow it."""
+FEWEST_PROMPTS, STEPS = 4, 24
+"""Distinct prompts of a minibatch at the least, and steps that a rollout is learned in where they allow."""
 
 
 def size_choices(
@@ -70,7 +77,7 @@ def size_choices(
         why_envs += " at a guess: random characters do not play the game"
     if learner.policy.generates_text:  # every response is another
         play = replace(play, distinct=list(range(1, len(play.distinct) + 1)))
-    names = {"num_envs", "update_epochs", "minibatch_size"} - open_names
+    names = {"num_envs", "update_epochs"} - open_names
     given: dict[str, int] = {name: getattr(settings, name) for name in names}
     turns, passes, prompts = turns_and_passes(
         play, length, most_prompts, 1 if learner.single_pass else given.get("update_epochs")
@@ -78,28 +85,34 @@ def size_choices(
     num_envs = given.get("num_envs") or environments(turns, length)
     turns = num_envs * max(1, round(turns / num_envs))
     distinct = play.distinct_after(turns)
-    minibatch = given.get("minibatch_size") or prompts_of_minibatch(min(distinct, prompts) * passes)
+    minibatches = number_of_minibatches(min(distinct, prompts), passes)
     amount: dict[str, int | None] = {"episodes_per_rollout": None, "turns_per_rollout": turns}
     if learner.needs_whole_episodes or settings.self_imitation is not None:
         groups = max(2, round(turns / length / settings.group_size))
         amount = {"episodes_per_rollout": settings.group_size * groups, "turns_per_rollout": None}
-    minibatches = math.ceil(min(distinct, prompts) / minibatch)
-    why_turns = (
-        f"about {distinct:,.0f} distinct prompts, {settings.target_rollout_seconds:g} s at a rough estimate"
-    )
+    seconds = rollout_seconds(settings, learner)
+    why_turns = f"about {distinct:,.0f} distinct prompts, {seconds:g} s at a rough estimate"
     choices = [
         Choice("num_envs", num_envs, why_envs),
         *(Choice(name, value, why_turns) for name, value in amount.items()),
         Choice("update_epochs", passes, "passes over a rollout"),
         Choice("prompts_per_pass", prompts, "those with the most turns, when there are more"),
-        Choice("minibatch_size", minibatch, f"distinct prompts; {minibatches} minibatches in a pass"),
+        Choice("num_minibatches", minibatches, "of a pass; so many steps, however many prompts are met"),
     ]
     return [choice for choice in choices if choice.name in open_names and choice.value is not None]
+
+
+def rollout_seconds(settings: DataConfig, learner: Learner) -> float:
+    """Time that a rollout may take, playing and learning."""
+    if settings.target_rollout_seconds is not None:
+        return settings.target_rollout_seconds
+    return ROLLOUT_SECONDS_OF_TEXT if learner.policy.generates_text else ROLLOUT_SECONDS
 
 
 def prompts_in(seconds: float, play: RandomPlay, learner: Learner, device: torch.device) -> float:
     """Distinct prompts that a model of 135M parameters learns from in so many seconds, roughly."""
     rate = TOKENS_PER_SECOND.get(device.type, TOKENS_PER_SECOND["cuda"])
+    rate *= TEXT_RATE if learner.policy.generates_text else 1.0
     cores = torch.get_num_threads() if device.type == "cpu" else 1
     new_tokens = learner.policy.max_new_tokens if learner.policy.generates_text else 0
     return seconds * rate * cores / (tokens_per_turn(play.questions) + NEW_TOKEN_COST * new_tokens)
@@ -145,10 +158,10 @@ def environments(turns: int, length: float) -> int:
     return min(MOST_ENVS, max(FEWEST_ENVS, turns // MOST_STEPS, 2 ** round(math.log2(wanted))))
 
 
-def prompts_of_minibatch(prompts: float) -> int:
-    """Distinct prompts in a minibatch, of those of all passes: a power of 2, for about `STEPS` of them."""
-    size: int = 2 ** round(math.log2(max(1.0, prompts / STEPS)))
-    return min(MOST_PROMPTS, max(FEWEST_PROMPTS, size))
+def number_of_minibatches(prompts: float, passes: int) -> int:
+    """Minibatches of a pass over so many distinct prompts: for `STEPS` steps in all passes, but none of less
+    than `FEWEST_PROMPTS`."""
+    return max(1, min(round(STEPS / passes), math.ceil(prompts / FEWEST_PROMPTS)))
 
 
 def default_envs(turns: int | None) -> int:

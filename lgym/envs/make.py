@@ -1,6 +1,7 @@
 """Construction of Gymnasium environments, with errors that say the way out."""
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -23,6 +24,10 @@ REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
 DEFAULT_TIME_LIMIT = 1000
 """Steps after which an episode is truncated where an environment has no limit: a policy that goes round in
 circles would play on for ever."""
+
+
+class DefaultTimeLimit(gymnasium.wrappers.TimeLimit):
+    """The time limit of an environment that has none."""
 
 
 def make_env(
@@ -76,12 +81,26 @@ def make_env(
             "See the environment's documentation for the arguments that it takes."
         ) from error
     if max_episode_steps is None and env.spec is not None and env.spec.max_episode_steps is None:
-        env = gymnasium.wrappers.TimeLimit(env, DEFAULT_TIME_LIMIT)
+        env = DefaultTimeLimit(env, DEFAULT_TIME_LIMIT)
     if frame_skip > 1:
         env = FrameSkip(env, frame_skip)
     for number, wrapper in enumerate(wrappers, start=1):
         env = _wrap(env, wrapper, f"Wrapper {number} of {len(wrappers)}")
     return env
+
+
+def time_limit(env: gymnasium.Env) -> int | None:
+    """Turns after which an episode is truncated: by a limit that the environment is registered with, by the
+    run's, or by its own `max_steps`, as MiniGrid's. None where it is only `DEFAULT_TIME_LIMIT`."""
+    steps, frame_skip = None, 1
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, FrameSkip):
+            frame_skip = env.frame_skip
+        elif isinstance(env, gymnasium.wrappers.TimeLimit) and not isinstance(env, DefaultTimeLimit):
+            steps = env._max_episode_steps
+        env = env.env
+    steps = steps or getattr(env, "max_steps", None)
+    return None if steps is None else math.ceil(steps / frame_skip)
 
 
 def portable(wrapper: EnvWrapper) -> EnvWrapper:

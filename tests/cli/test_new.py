@@ -88,7 +88,7 @@ def test_the_yaml_says_why(capsys, model_folder):
     text = Path("blackjack.yaml").read_text()
     values = yaml.safe_load(text)
     assert values["data"]["env"] == "Blackjack-v1"
-    for name in ("num_envs", "turns_per_rollout", "update_epochs", "prompts_per_pass", "minibatch_size"):
+    for name in ("num_envs", "turns_per_rollout", "update_epochs", "prompts_per_pass", "num_minibatches"):
         assert f"  {name}: {values['data'][name]} # " in text
     said = capsys.readouterr().out
     assert "Written: blackjack.yaml" in said

@@ -44,13 +44,11 @@ class Plays:
         return self.by_skip.get(f"skip{changed.get('frame_skip', 1)}", self.plain)
 
 
-def decided(plays: Plays, space=NUMBER, open_names=frozenset(DEFAULTS), limit: int | None = 100):
+def decided(plays: Plays, space=NUMBER, open_names=frozenset(DEFAULTS)):
     """The play that counts, and what was decided, by name."""
 
     def make_env(**changed: int) -> gymnasium.Env:
-        env = SpacesEnv(space, Discrete(2))
-        env.spec = gymnasium.envs.registration.EnvSpec("Spaces-v0", max_episode_steps=limit)
-        return env
+        return SpacesEnv(space, Discrete(2))
 
     random, choices = exploration_choices(set(open_names), make_env, plays)
     return random, {choice.name: choice.value for choice in choices}
@@ -183,22 +181,24 @@ def test_an_endless_game_gets_a_limit():
     plays = Plays(played(SAME, 1000, 20))
     plays.by_skip = {}
     plays_of = lambda **changed: short if changed.get("max_episode_steps") == 200 else plays(**changed)  # noqa: E731
-    random, found = decided(plays_of, limit=None)
+    random, found = decided(plays_of)
     assert random is short
     assert found["max_episode_steps"] == 200
     assert "exploration_bonus" in found
-    assert "max_episode_steps" not in decided(plays_of, open_names={"exploration_bonus"}, limit=None)[1]
+    assert "max_episode_steps" not in decided(plays_of, open_names={"exploration_bonus"})[1]
 
 
 @pytest.mark.parametrize(("length", "truncated"), [(500, 20), (1000, 17)], ids=["short", "with ends"])
 def test_a_game_that_ends_keeps_its_limit(length, truncated):
     """Catches a limit for a game whose end random play does find, or that is short enough."""
-    assert "max_episode_steps" not in decided(Plays(played(SAME, length, truncated)), limit=None)[1]
+    assert "max_episode_steps" not in decided(Plays(played(SAME, length, truncated)))[1]
 
 
 def test_a_limit_of_the_games_own_stays():
     """Catches 999 steps of the game's designer that became 200: its reward may come at step 300."""
-    assert "max_episode_steps" not in decided(Plays(played(SAME, 999, 20)), limit=999)[1]
+    play = played(SAME, 999, 20)
+    play.time_limit = 999
+    assert "max_episode_steps" not in decided(Plays(play))[1]
 
 
 def test_too_few_episodes_decide_nothing():

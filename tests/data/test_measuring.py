@@ -16,7 +16,7 @@ from lgym.data import ExplorationBonus, RolloutDataModule
 from lgym.data.measuring import DEFAULTS
 from lgym.envs.frame_skip import FrameSkip
 
-SIZE = {"num_envs", "turns_per_rollout", "update_epochs", "prompts_per_pass", "minibatch_size"}
+SIZE = {"num_envs", "turns_per_rollout", "update_epochs", "prompts_per_pass", "num_minibatches"}
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_blackjack_needs_nothing():
         {"num_envs": 24},
         {"update_epochs": 3},
         {"prompts_per_pass": 7},
-        {"minibatch_size": 5},
+        {"num_minibatches": 5},
         {"frame_skip": 1},
     ],
     ids=lambda given: next(iter(given)),
@@ -88,14 +88,25 @@ def test_a_setting_that_is_given_wins(given):
     assert data.turns_per_rollout % data.num_envs == 0
 
 
+def test_a_minibatch_size_that_is_given_wins():
+    """Catches a number of minibatches beside it."""
+    data = module("CliffWalking-v1", minibatch_size=5)
+    assert "num_minibatches" not in chosen(data)
+    assert data.prompts_per_minibatch(100) == 5
+    counted = module("CliffWalking-v1", num_minibatches=3)
+    chosen(counted)
+    assert counted.prompts_per_minibatch(100) == 34
+
+
 @pytest.mark.parametrize("size", [{"turns_per_rollout": 60}, {"episodes_per_rollout": 8}])
 def test_a_size_that_is_given_decides_everything(size, monkeypatch):
     """Catches random play, and a bonus, in a run whose every setting stood in a YAML of its own."""
     monkeypatch.setattr("lgym.data.resolved_config.measured_settings", None)  # which must not be asked
     data = module("CliffWalking-v1", **size)
     assert chosen(data) == {}
-    found = (data.num_envs, data.update_epochs, data.prompts_per_pass, data.minibatch_size, data.frame_skip)
-    assert found == (15 if "turns_per_rollout" in size else 16, 4, None, 32, 1)
+    found = (data.num_envs, data.update_epochs, data.prompts_per_pass, data.num_minibatches, data.frame_skip)
+    assert found == (15 if "turns_per_rollout" in size else 16, 4, None, None, 1)
+    assert data.prompts_per_minibatch(100) == 32
     assert (data.exploration_bonus, data.max_episode_steps) == (None, None)
     single = module("CliffWalking-v1", RecordingLearner(single_pass=True), **size)
     chosen(single)

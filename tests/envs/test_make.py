@@ -6,7 +6,9 @@ import gymnasium
 import pytest
 from gymnasium.wrappers import ClipReward, DiscretizeAction, PassiveEnvChecker, TransformReward
 
+from helpers import echo  # noqa: F401  (registers environments)
 from lgym.envs import make_env
+from lgym.envs.make import time_limit
 
 
 class NeedsMore(gymnasium.Env):
@@ -155,3 +157,27 @@ def test_the_time_limit_counts_steps_inside_a_frame_skip():
     env = make_env("CliffWalking-v1", frame_skip=4)
     env.reset(seed=0)
     assert next(n for n in range(1, 1101) if env.step(0)[3]) == 250
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "expected"),
+    [
+        ("CartPole-v1", {}, 500),  # registered with it
+        ("CartPole-v1", {"max_episode_steps": 200}, 200),
+        ("CartPole-v1", {"max_episode_steps": 200, "frame_skip": 8}, 25),  # in turns
+        ("CartPole-v1", {"max_episode_steps": -1}, None),
+        ("CliffWalking-v1", {}, None),  # 1,000 are everybody's
+        ("CliffWalking-v1", {"max_episode_steps": 1000}, 1000),
+    ],
+)
+def test_the_time_limit_of_an_environment(env_id, settings, expected):
+    """Catches a registered limit that is taken for none, as `env.unwrapped.spec` has it: the 999 steps of
+    MountainCarContinuous became 200."""
+    assert time_limit(make_env(env_id, **settings)) == expected
+
+
+def test_a_time_limit_of_the_environments_own():
+    """MiniGrid has no wrapper for it."""
+    env = make_env("Counting-v0")
+    env.unwrapped.max_steps = 64
+    assert time_limit(env) == 64

@@ -104,7 +104,9 @@ def estimate(
     )
     whole = turns / played if learned.by_response else distinct / len(rollout.prompts)
     units = max(1.0, learned.units * whole)
-    size = min(float(data.minibatch_size), units)
+    if data.prompts_per_pass is not None and not learned.by_response:
+        units = min(units, data.prompts_per_pass)
+    size = min(float(data.prompts_per_minibatch(math.ceil(units))), units)
     update_seconds = data.update_epochs * units / size * step_seconds(learned.steps, size)
     step_bytes = (learned.step_bytes - trial.play_bytes) * max(1.0, size / learned.steps[-1].size)
     return {
@@ -113,5 +115,6 @@ def estimate(
         "play_seconds": play_seconds,
         "learn_seconds": update_seconds + learned.prepare_seconds * turns / played,
         "evaluation_seconds": eval_seconds,
+        "minibatch": size,
         "memory_bytes": trial.play_bytes + max(step_bytes, kv_bytes) + learned.moment_bytes,
     }

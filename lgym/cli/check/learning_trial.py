@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lgym.batch import ResponseBatch
 from lgym.cli.check.time_budget import TimeBudget
 from lgym.data import RolloutDataModule
 from lgym.modules import PolicyLearner
@@ -51,14 +50,14 @@ def learn_from(
     started = time.perf_counter()
     batch, _ = module.prepare(rollout)
     prepare_seconds = time.perf_counter() - started
-    units = _count_units(batch)
-    largest = min(data.minibatch_size, units)
+    units = batch.num_units
+    largest = min(data.prompts_per_minibatch(units), units)
     order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
     steps: list[Step] = []
     size = 1
     while True:
         minibatch = next(batch.minibatches(size, order)).to(module.device)
-        steps.append(Step(_count_units(minibatch), _time_step(module, minibatch)))
+        steps.append(Step(minibatch.num_units, _time_step(module, minibatch)))
         growth = min(4, largest / size) if len(steps) > 1 else 1  # the first size twice: it warms up
         if size == largest and len(steps) > 1:
             break
@@ -73,11 +72,6 @@ def learn_from(
         step_bytes=peak_bytes(module.device),
         moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
     )
-
-
-def _count_units(batch: ResponseBatch) -> int:
-    """Distinct prompts that were acted on, or distinct responses: what minibatches are counted in."""
-    return sum(map(len, batch.prompt_chains)) if batch.by_prompt else len(batch.distinct()[0])
 
 
 def _time_step(module: PolicyLearner, minibatch: Any) -> float:

@@ -166,7 +166,7 @@ def show_costs(
     unit = "distinct responses" if learned.by_response else "prompts"
     calls = [call.prompts for piece in trial.pieces for call in piece.calls]
     turns, seconds = sum(piece.turns for piece in trial.pieces), sum(piece.seconds for piece in trial.pieces)
-    larger = f", also to minibatches of {data.minibatch_size}" if size < data.minibatch_size else ""
+    larger = f", also to minibatches of {whole['minibatch']:.0f}" if size < whole["minibatch"] else ""
     _show(
         f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about",
         f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts",

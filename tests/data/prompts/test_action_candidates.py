@@ -97,6 +97,8 @@ def test_free_text_may_be_read_as_an_action_or_none(action):
         ),
         ({"num_envs": 0}, "data.num_envs is 0"),
         ({"minibatch_size": -1}, "data.minibatch_size is -1"),
+        ({"target_rollout_seconds": 0.0}, "data.target_rollout_seconds is 0.0; it must be above 0"),
+        ({"minibatch_size": 8, "num_minibatches": 4}, "num_minibatches is 4 and data.minibatch_size is 8"),
         ({"episodes_per_rollout": 0}, "data.episodes_per_rollout is 0"),
     ],
 )
