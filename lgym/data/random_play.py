@@ -73,6 +73,11 @@ class RandomPlay:
         """Mean turns of an episode; of the longest so far, where none has ended."""
         return float(np.mean(self.lengths or [len(self.longest)]))
 
+    @property
+    def turn_seconds(self) -> float:
+        """Mean time of a turn, the agent's words included."""
+        return self.seconds / max(1, len(self.distinct))
+
     def distinct_after(self, turns: float) -> float:
         """Number of distinct prompts after so many turns.
 

@@ -79,8 +79,13 @@ def size_choices(
         play = replace(play, distinct=list(range(1, len(play.distinct) + 1)))
     names = {"num_envs", "update_epochs"} - open_names
     given: dict[str, int] = {name: getattr(settings, name) for name in names}
+    seconds = rollout_seconds(settings, learner)
     turns, passes, prompts = turns_and_passes(
-        play, length, most_prompts, 1 if learner.single_pass else given.get("update_epochs")
+        play,
+        length,
+        most_prompts,
+        1 if learner.single_pass else given.get("update_epochs"),
+        seconds / play.turn_seconds if play.turn_seconds else math.inf,
     )
     num_envs = given.get("num_envs") or environments(turns, length)
     turns = num_envs * max(1, round(turns / num_envs))
@@ -90,7 +95,6 @@ def size_choices(
     if learner.needs_whole_episodes or settings.self_imitation is not None:
         groups = max(2, round(turns / length / settings.group_size))
         amount = {"episodes_per_rollout": settings.group_size * groups, "turns_per_rollout": None}
-    seconds = rollout_seconds(settings, learner)
     why_turns = f"about {distinct:,.0f} distinct prompts, {seconds:g} s at a rough estimate"
     choices = [
         Choice("num_envs", num_envs, why_envs),
@@ -127,7 +131,7 @@ def tokens_per_turn(questions: Iterable[tuple[str, tuple[str, ...]]]) -> float:
 
 
 def turns_and_passes(
-    play: RandomPlay, length: float, most: float, passes: int | None
+    play: RandomPlay, length: float, most: float, passes: int | None, most_turns: float = math.inf
 ) -> tuple[int, int, int]:
     """Turns of a rollout, passes over it, and distinct prompts of a pass.
 
@@ -140,10 +144,13 @@ def turns_and_passes(
         length: turns of an episode.
         most: distinct prompts that there is time to learn from once.
         passes: over a rollout, where they are given.
+        most_turns: turns that the environment alone plays in the time: only a slow one has fewer than others.
     """
     fewest = min(ENOUGH_TURNS, max(FEWEST_TURNS, 2 ** math.ceil(math.log2(FEWEST_EPISODES * length))))
     turns = MOST_TURNS
     while turns > fewest and play.distinct_after(turns) * PLAY_COST > most / 2:
+        turns //= 2
+    while turns > max(FEWEST_TURNS, most_turns):
         turns //= 2
     distinct = play.distinct_after(turns)
     rest = max(most / 2, most - distinct * PLAY_COST)

@@ -55,6 +55,14 @@ def test_turns_and_passes_by_hand(distinct_share, length, passes, expected):
     assert turns_and_passes(play(distinct_share), length, 1000, passes) == expected
 
 
+def test_a_slow_environment_plays_less():
+    """Catches rollouts of minutes, of 37 ms a turn, in place of 20 seconds, which are 540 turns. A turn of 4
+    ms leaves 5,000, and so 4,096; one of 0.5 ms, three times that of any built-in game, all of them."""
+    for seconds, expected in ((0.037, 512), (0.004, 4096), (0.0005, 32768)):
+        random = replace(play(0.0, turns=1000), seconds=1000 * seconds)
+        assert chosen(random)["turns_per_rollout"] == expected
+
+
 def test_a_pass_always_has_some_prompts():
     """Catches a pass over next to nothing where there is no time: the fewest turns, and 64 prompts."""
     assert turns_and_passes(play(1.0), 8.0, 10, None) == (512, 2, 64)
