@@ -51,7 +51,8 @@ def learn_from(
     batch, _ = module.prepare(rollout)
     prepare_seconds = time.perf_counter() - started
     units = batch.num_units
-    largest = min(data.prompts_per_minibatch(units), units)
+    # the run has more prompts than the trial, and so larger minibatches where their number is given
+    largest = units if data.num_minibatches else min(data.prompts_per_minibatch(units), units)
     order = torch.randperm(len(batch.prompt_chains), generator=torch.Generator().manual_seed(0)).tolist()
     steps: list[Step] = []
     size = 1
