@@ -51,6 +51,8 @@ class GeneralAgent(TextAgent):
         drop: labels of the parts that are left out.
         action_mask: the key of `info` with the mask of legal actions, as Gymnasium's Taxi has it. Null offers
             all.
+        commands: the key of `info` with the texts that the game takes now, where an action is any text, as
+            TextWorld has it: they are the candidates. Null leaves the model to answer in free text.
         max_candidates: the largest number of actions that are offered as candidates.
         pattern: the regular expression that finds the action in free text, see `TextAgent`. Where any text is
             an action, one that it does not match is none.
@@ -70,6 +72,7 @@ class GeneralAgent(TextAgent):
         parts: list[str] | None = None,
         drop: list[str] | None = None,
         action_mask: str | None = "action_mask",
+        commands: str | None = "admissible_commands",
         max_candidates: int = 100,
         pattern: str | None = None,
         fallback: Fallback = "penalize",
@@ -83,6 +86,7 @@ class GeneralAgent(TextAgent):
             names, decimals, units, resolution, words, scale, parts, drop
         )
         self.action_mask = action_mask
+        self.commands = commands
         self.max_candidates = max_candidates
         self.pattern = pattern
         self.fallback = fallback
@@ -121,7 +125,9 @@ class GeneralAgent(TextAgent):
         return self._require_bound().formatter(observation)
 
     def candidates(self, observation: Any, info: Mapping[str, Any]) -> Sequence[str] | None:
-        """The actions that the mask allows; all of them where it allows none."""
+        """The actions that the mask allows, all of them where it allows none; or the commands of `info`."""
+        if self._require_bound().vocabulary.count is None:
+            return self._commands(observation, info)
         mask = info.get(self.action_mask) if self.action_mask is not None else None
         if mask is None or not self.actions:
             return self.actions or None
@@ -132,6 +138,14 @@ class GeneralAgent(TextAgent):
                 f"{len(self.actions)} actions. Set the agent's action_mask: null to leave it aside."
             )
         return list(compress(self.actions, allowed)) or self.actions
+
+    def _commands(self, observation: Any, info: Mapping[str, Any]) -> Sequence[str] | None:
+        agent = self._require_bound().agent
+        if self.commands is None or not info.get(self.commands):
+            return None
+        if agent is not None:
+            return agent.candidates(observation, info)
+        return sorted({str(command).strip() for command in info[self.commands]})
 
     def parse(self, text: str) -> ParsedAction:
         return read_action(

@@ -16,6 +16,7 @@ from lgym.agents.minigrid_view import direction_text, mission_text, view_text
 from lgym.agents.observation_formatter import ObservationFormatter, Reader
 from lgym.agents.observation_settings import ObservationSettings
 from lgym.agents.taxi import TaxiAgent
+from lgym.agents.textworld import TextWorldAgent
 
 NUMBER_FORM = ("decimals", "resolution", "words", "scale")
 """Settings of the form of numbers: where one of them is given, none is known."""
@@ -268,6 +269,9 @@ _TEXT_GAME = "You play a game by text. Its messages tell the rules and how to an
 
 _FAMILIES = {
     "lgym.envs.text_env:TextEnv": KnownSpace(_TEXT_GAME),
+    "lgym.envs.textworld:TextWorldEnv": KnownSpace(
+        "You play a text adventure. Do the steps of the goal in their order.", agent=TextWorldAgent
+    ),
     "minigrid.minigrid_env:MiniGridEnv": KnownSpace(
         "You are in a room of square cells and fulfill a mission: the sooner, the more it pays. Left and "
         "right turn you, pick takes what is before you, open opens and shuts it.",

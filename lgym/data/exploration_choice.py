@@ -23,8 +23,8 @@ LITTLE_CHANGE = 0.05
 """Change of observations in a turn, in standard deviations, below which one action says next to nothing."""
 
 RARE, FREQUENT = 0.1, 0.3
-"""Share of random episodes that do not have the commonest return: below `RARE` there is next to nothing to
-learn from, and with `FREQUENT` there is enough."""
+"""Share of random episodes that do not have the commonest return, or that end by themselves: below `RARE`
+there is next to nothing to learn from, and with `FREQUENT` there is enough."""
 
 LONG_EPISODE = 10
 """Turns of an episode from which a model may never do what random play does now and then: it prefers some
@@ -60,7 +60,7 @@ def exploration_choices(
     random = play()
     if not random.tries:
         return random, choices
-    endless = random.truncated >= (1 - RARE) * len(random.lengths)
+    endless = random.truncated >= (1 - FREQUENT) * len(random.lengths)
     endless = endless and random.mean_length > DEFAULT_TIME_LIMIT / 2
     if "max_episode_steps" in open_names and endless and random.time_limit is None:
         why = f"no limit of its own, and random episodes have {random.mean_length:.0f} steps"

@@ -75,6 +75,19 @@ def test_many_actions_have_to_be_spoken():
     assert bound(spaces.env(action_space=Text(5, charset="a "))).candidates(0, {}) is None
 
 
+def test_commands_of_the_info_are_candidates():
+    """Where an action is any text: in an order that is the same each time, each once."""
+    agent, info = (
+        bound(spaces.env(action_space=Text(20))),
+        {"admissible_commands": ["go west", "eat", "eat "]},
+    )
+    assert list(agent.candidates("", info)) == ["eat", "go west"]
+    assert agent.parse("go west").action == "go west"
+    assert agent.candidates("", {}) is None
+    assert bound(spaces.env(action_space=Text(20)), commands=None).candidates("", info) is None
+    assert list(bound(spaces.env(action_space=Discrete(2))).candidates("", info)) == ["0", "1"]
+
+
 def test_free_text_is_read_by_json_or_pattern():
     """Also for actions that are no single number."""
     agent = bound(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lgym.agents import TextWorldAgent
+from lgym.agents import GeneralAgent, TextWorldAgent
 from lgym.agents.textworld import steps
+from lgym.envs.textworld import TextWorldEnv
 
 OBSERVATION = (
     "Goal: Welcome to TextWorld! Here is your task for today. First stop, make an effort to venture south. "
@@ -127,3 +128,12 @@ def test_the_candidates_are_enough_to_win(monkeypatch, tmp_path):
             over = terminated or truncated
         assert info["won"]
     env.close()
+
+
+def test_the_general_agent_has_its_texts():
+    """So `--data.env lgym/TextWorld-v0` alone learns: the same observations, and the same candidates."""
+    env = TextWorldEnv.__new__(TextWorldEnv)  # without games, which take a while
+    general, own = GeneralAgent(), TextWorldAgent()
+    general.bind(env)
+    assert general.format_observation(OBSERVATION) == own.format_observation(OBSERVATION)
+    assert general.candidates(OBSERVATION, INFO) == own.candidates(OBSERVATION, INFO)

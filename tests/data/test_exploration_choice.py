@@ -178,7 +178,7 @@ def test_an_endless_game_gets_a_limit():
     """Catches episodes of a thousand turns in a game that nothing ends; the play that counts is that within
     the limit."""
     short = played(SAME, 200, 20)
-    plays = Plays(played(SAME, 1000, 20))
+    plays = Plays(played(SAME, 1000, 15))
     plays.by_skip = {}
     plays_of = lambda **changed: short if changed.get("max_episode_steps") == 200 else plays(**changed)  # noqa: E731
     random, found = decided(plays_of)
@@ -188,7 +188,7 @@ def test_an_endless_game_gets_a_limit():
     assert "max_episode_steps" not in decided(plays_of, open_names={"exploration_bonus"})[1]
 
 
-@pytest.mark.parametrize(("length", "truncated"), [(500, 20), (1000, 17)], ids=["short", "with ends"])
+@pytest.mark.parametrize(("length", "truncated"), [(500, 20), (1000, 13)], ids=["short", "with ends"])
 def test_a_game_that_ends_keeps_its_limit(length, truncated):
     """Catches a limit for a game whose end random play does find, or that is short enough."""
     assert "max_episode_steps" not in decided(Plays(played(SAME, length, truncated)))[1]
