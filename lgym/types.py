@@ -3,10 +3,13 @@
 Sizes, from small to large: token < turn (one observation and one answer) < episode < group < rollout.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
+
+DISCOUNTS = {"gamma": 0.99, "gae_lambda": 0.95}
+"""Discounts where none are given, and random play decides no others: a reward counts for 100 turns."""
 
 
 class LgymError(Exception):
@@ -132,6 +135,7 @@ class Learner(Protocol):
     """The learning side of a run, as the data side calls it."""
 
     policy: Any
+    open_discounts: Set[str]  # of `gamma` and `gae_lambda`, for random play to decide
 
     @property
     def sft_rollouts(self) -> int:

@@ -1,7 +1,7 @@
 """`lgym new`: a complete YAML for an environment, with the numbers that random play decides and why."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,8 @@ def write_new(
         say(f"Written: {agent}")
     reasons = {f"data.{choice.name}": choice.reason for choice in choices}
     if isinstance(module, ActorCritic):
-        reasons["model.init_args.gamma"] = f"per turn: a reward counts for about {horizon(module.gamma)}"
+        gamma = settings["model"]["init_args"]["gamma"]
+        reasons["model.init_args.gamma"] = f"per turn: a reward counts for about {horizon(gamma)}"
     reasons |= {"data.agent.init_args.resolution": reasons.pop("data.resolution", "")}
     lines = [
         f"# {data.env}, as `lgym new` wrote it: every number may be changed.",
@@ -111,6 +112,7 @@ def proposed(
     critic: dict[str, Any] = {}
     if isinstance(module, ActorCritic):
         critic = {key: getattr(module, key) for key in ("gamma", "gae_lambda")}
+        critic |= {choice.name: choice.value for choice in choices if choice.place == "model"}
         critic["critic"] = {key: getattr(module.critic, key) for key in ("value_coef", "value_warmup")}
     return {
         "seed_everything": data.seed,
@@ -134,7 +136,7 @@ def proposed(
             "env": data.env,
             "agent": by_class(f"lgym.agents.{type(data.agent).__name__}"),
             "eval_episodes": data.eval_episodes,
-            **chosen(choices),
+            **chosen(choice for choice in choices if choice.place == "data"),
         },
     }
 
@@ -144,8 +146,8 @@ def horizon(gamma: float) -> str:
     return "any number of turns" if gamma == 1 else f"{1 / (1 - gamma):.0f} turns"
 
 
-def chosen(choices: Sequence[Choice]) -> dict[str, Any]:
-    """Settings that random play decided, nested as in a YAML."""
+def chosen(choices: Iterable[Choice]) -> dict[str, Any]:
+    """Settings of the data side that random play decided, nested as in a YAML."""
     values: dict[str, Any] = {}
     for choice in choices:
         if choice.name == "resolution":

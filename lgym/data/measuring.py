@@ -1,4 +1,4 @@
-"""The settings of the data side that follow from its environment: random play decides what is not given."""
+"""The settings that follow from the environment: random play decides what is not given."""
 
 from collections.abc import Callable, Set
 from copy import deepcopy
@@ -10,10 +10,11 @@ import torch
 
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.data_config import DataConfig
+from lgym.data.discounts import discount_choices
 from lgym.data.exploration_choice import exploration_choices
 from lgym.data.random_play import RandomPlay, play_at_random
 from lgym.data.sizing import Choice, prompts_in, rollout_seconds, size_choices
-from lgym.types import Learner
+from lgym.types import DISCOUNTS, Learner
 
 DEFAULTS: dict[str, Any] = {
     "num_envs": None,
@@ -25,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "exploration_bonus": None,
     "episodes_per_rollout": None,
     "turns_per_rollout": None,
+    **DISCOUNTS,
 }
 """Settings that random play decides where they are not given, and their values where it is not asked."""
 
@@ -51,7 +53,7 @@ def measured_settings(
         device: on which it computes.
 
     Returns:
-        Settings of the data side by name, and `resolution` of a `GeneralAgent`.
+        Settings of the data side and the learner by name, and `resolution` of a `GeneralAgent`.
     """
 
     def play(agent: TextAgent = agent, **changed: int) -> RandomPlay:
@@ -78,4 +80,5 @@ def measured_settings(
         random = play(coarse, **changed)
         why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"
         choices.append(Choice("resolution", resolution, why))
+    choices += [choice for choice in discount_choices(random) if choice.name in open_names]
     return choices + size_choices(settings, open_names, random, learner, most_prompts)

@@ -16,7 +16,7 @@ from lgym.data.measuring import DEFAULTS, measured_settings
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice, default_envs
 from lgym.envs.make import make_env, portable
-from lgym.types import Learner
+from lgym.types import DISCOUNTS, Learner
 
 
 class ResolvedConfig(DataConfig):
@@ -25,6 +25,8 @@ class ResolvedConfig(DataConfig):
     Attributes:
         agents: the agent of each stage: fit, validate, test and predict.
         offers_candidates: True if the agents list the actions.
+        gamma: discount per turn, of a learner that has none of its own.
+        gae_lambda: the same of advantages.
     """
 
     agent: TextAgent  # `GeneralAgent` where none is given
@@ -32,11 +34,13 @@ class ResolvedConfig(DataConfig):
     num_envs: int
     update_epochs: int
     exploration_bonus: ExplorationBonus | None
+    gamma: float
+    gae_lambda: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._measured: dict[str, Any] = {}  # what random play decided
-        self._open = {name for name in DEFAULTS if getattr(self, name) is None} - {"exploration_bonus"}
+        self._open = {name for name in DEFAULTS if getattr(self, name, None) is None} - {"exploration_bonus"}
         if self.exploration_bonus == "auto":  # null is a choice too
             self._open.add("exploration_bonus")
         vars(self).update({name: DEFAULTS[name] for name in self._open})
@@ -96,7 +100,7 @@ class ResolvedConfig(DataConfig):
             return ()
         choices = measured_settings(
             self,
-            self._open,
+            self._open - (DISCOUNTS.keys() - learner.open_discounts),
             lambda **changed: self.env_maker("fit", **changed)(),
             self.agent,
             learner,

@@ -20,12 +20,13 @@ class Choice:
     name: str
     value: Any
     reason: str
+    place: str = "data"  # of the setting in a YAML: data or model
 
     @property
     def line(self) -> str:
         """The setting as a line of a YAML, with the reason as its comment."""
-        value = self.value if isinstance(self.value, int | dict) else type(self.value).__name__
-        return f"data.{self.name}: {value}  # {self.reason}"
+        value = self.value if isinstance(self.value, int | float | dict) else type(self.value).__name__
+        return f"{self.place}.{self.name}: {value}  # {self.reason}"
 
 
 FEWEST_TURNS, ENOUGH_TURNS, MOST_TURNS = 512, 4096, 32768

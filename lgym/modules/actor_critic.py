@@ -12,6 +12,7 @@ from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import CriticConfig
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Prompt
+from lgym.types import DISCOUNTS
 
 DEFAULT_CRITIC = CriticConfig()
 
@@ -28,27 +29,45 @@ class ActorCritic(PolicyLearner):
     def __init__(
         self,
         critic: CriticConfig = DEFAULT_CRITIC,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        gamma: float | None = None,
+        gae_lambda: float | None = None,
         whiten_advantages: bool = True,
         **kwargs: Any,
     ) -> None:
         """
         Args:
             critic: the value head's learning.
-            gamma: discount per turn.
-            gae_lambda: between one-step advantages (0) and whole returns (1).
+            gamma: discount per turn; null takes 0.99, or what random play decides (`lgym.data.discounts`).
+            gae_lambda: between one-step advantages (0) and whole returns (1); null takes 0.95, or what random
+                play decides.
             whiten_advantages: shift and scale the advantages of a rollout to mean 0 and standard deviation 1;
                 without it they are divided by the standard deviation of returns.
             **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, loss, sft.
         """
         super().__init__(**kwargs)
-        require_discounts(gamma=gamma, gae_lambda=gae_lambda)
+        self.given_discounts = {"gamma": gamma, "gae_lambda": gae_lambda}
+        self.open_discounts = {name for name, value in self.given_discounts.items() if value is None}
+        require_discounts(**self.given_discounts)
         self.critic = critic
         self.policy.detach_value = critic.detach_value
-        self.gamma = gamma
-        self.gae_lambda = gae_lambda
         self.whiten_advantages = whiten_advantages
+
+    @property
+    def gamma(self) -> float:
+        """Discount per turn."""
+        return self._discount("gamma")
+
+    @property
+    def gae_lambda(self) -> float:
+        """Discount of advantages, beside `gamma`."""
+        return self._discount("gae_lambda")
+
+    def _discount(self, name: str) -> float:
+        given = self.given_discounts[name]
+        if given is not None:
+            return given
+        data = None if self._trainer is None else self.trainer.datamodule  # type: ignore[attr-defined]
+        return float(getattr(data, name, DISCOUNTS[name]))
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         return self.gae(turns, turn_timeline(turns))

@@ -1,8 +1,7 @@
-"""The LightningModule that every algorithm extends: it owns the model, its optimizer, evaluation and
-checkpoints."""
+"""The LightningModule of every algorithm: it owns the model, its optimizer, evaluation and checkpoints."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -52,14 +51,15 @@ GAP = "policy/logprob_diff_max"
 
 
 class PolicyLearner(OptimizedModule, ABC):
-    """A language model under training. A subclass says what each turn's advantage is
-    (`estimate_advantages`)."""
+    """A language model under training. A subclass estimates each turn's advantage (`estimate_advantages`)."""
 
     has_critic = False
     """True if the model has a value head, which `critic` trains."""
 
     compares_groups = False
     """True if advantages compare the episodes of a group."""
+
+    open_discounts: Set[str] = frozenset()  # of `gamma` and `gae_lambda`, for random play to decide
 
     def __init__(
         self,

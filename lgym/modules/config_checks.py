@@ -52,10 +52,10 @@ def require_clips(clip_low: float, clip_high: float) -> None:
     require_positive(clip_high=clip_high)
 
 
-def require_discounts(**values: float) -> None:
-    """Refuse discounts outside of 0 to 1."""
+def require_discounts(**values: float | None) -> None:
+    """Refuse discounts outside of 0 to 1; `None` is none."""
     for name, value in values.items():
-        if not 0.0 <= value <= 1.0:
+        if value is not None and not 0.0 <= value <= 1.0:
             raise ConfigError(f"{name} is {value}; it must lie between 0 and 1.")
 
 
