@@ -3,8 +3,9 @@
     python scripts/results_table.py docs/first_tries.md runs/acrobot/version_0 [MORE_RUNS ...]
 
 Between two marks of the file the table is replaced; the text around it stays. Returns are those of
-evaluations: sampled, and greedy, before the first step and at the end, and the best sampled one. Minutes are
-those between the first and the last entry of a run's record.
+evaluations: sampled, and greedy, before the first step and at the end, and the best sampled one. What was
+learned was held where the rollouts of the last third return about as much as the best one. Minutes are those
+between the first and the last entry of a run's record.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -27,6 +29,8 @@ HEADER = (
     "sampled, best",
     "sampled, at the end",
     "greedy, at the end",
+    "best rollout",
+    "rollouts of the last third",
 )
 
 
@@ -43,7 +47,7 @@ def scalars(run: Path) -> dict[str, list[tuple[float, float]]]:
 def row(run: Path) -> tuple[str, ...]:
     """A run as a row of the table."""
     metrics = scalars(run)
-    for tag in ("rollout/total_turns", "val_sampled/return_mean"):
+    for tag in ("rollout/total_turns", "rollout/return_mean", "val_sampled/return_mean"):
         if tag not in metrics:
             raise SystemExit(f"{run} has no metric {tag}; give the folder of a run of `fit`.")
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
@@ -52,6 +56,7 @@ def row(run: Path) -> tuple[str, ...]:
     turns = metrics["rollout/total_turns"]
     sampled = [value for _, value in metrics["val_sampled/return_mean"]]
     greedy = [value for _, value in metrics["val_greedy/return_mean"]]
+    rollouts = [value for _, value in metrics["rollout/return_mean"]]
     return (
         f"`{config['data']['env']}`{kwargs}",
         str(config["seed_everything"]),
@@ -62,6 +67,8 @@ def row(run: Path) -> tuple[str, ...]:
         f"{max(sampled):.2f}",
         f"{sampled[-1]:.2f}",
         f"{greedy[-1]:.2f}",
+        f"{max(rollouts):.2f}",
+        f"{fmean(rollouts[-max(1, len(rollouts) // 3) :]):.2f}",
     )
 
 

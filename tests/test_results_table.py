@@ -22,8 +22,9 @@ def run(tmp_path):
         for step, value in ((0, 0.1), (5, 0.9), (10, 0.8)):
             writer.add_scalar("val_sampled/return_mean", value, step, walltime=1000 + 60 * step)
             writer.add_scalar("val_greedy/return_mean", value + 0.05, step, walltime=1000 + 60 * step)
-        for rollout in (1, 2):
-            writer.add_scalar("rollout/total_turns", 512 * rollout, 5 * rollout, walltime=1000)
+        for rollout, value in enumerate((0.1, 0.2, 0.95, 0.7, 0.9, 0.8, 0.7), start=1):
+            writer.add_scalar("rollout/total_turns", 512 * rollout, rollout, walltime=1000)
+            writer.add_scalar("rollout/return_mean", value, rollout, walltime=1000)
     data = {"env": "FrozenLake-v1", "env_kwargs": {"is_slippery": False}}
     (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": 3, "data": data}))
     return folder
@@ -35,12 +36,14 @@ def test_a_row_is_what_the_run_recorded(run):
         "`FrozenLake-v1`, is_slippery: False",
         "3",
         "10.0",
-        "2",
-        "1,024",
+        "7",
+        "3,584",
         "0.10",
         "0.90",
         "0.80",
         "0.85",
+        "0.95",
+        "0.75",
     )
 
 

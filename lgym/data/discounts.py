@@ -31,11 +31,12 @@ def discount_choices(play: RandomPlay) -> list[Choice]:
         play: random episodes, as training will play.
 
     Returns:
-        Both, or none where episodes are to be ended, or are short.
+        Both, or none where episodes are to be ended, or are short, or play is no try at the game.
     """
     turns = min(play.time_limit or DEFAULT_TIME_LIMIT, LONGEST)
     gamma = round(1 - 1 / turns, 4)
-    if len(play.returns) < FEWEST_EPISODES or gamma <= DISCOUNTS["gamma"] or survival(play) < SURVIVAL:
+    near = gamma <= DISCOUNTS["gamma"]
+    if near or not play.tries or len(play.returns) < FEWEST_EPISODES or survival(play) < SURVIVAL:
         return []
     why = f"longer episodes pay more, and may have {turns} turns"
     gae_lambda = max(DISCOUNTS["gae_lambda"], round(1 - 1 / (CREDITED * turns), 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -48,6 +49,7 @@ def test_where_episodes_are_to_be_ended_nothing_changes():
     assert found(played(500, pays=-1.0)) == {}
     assert found(played(500, pays=0.0)) == {}
     assert found(played(500, pays=1.0, episodes=5)) == {}
+    assert found(replace(played(500, pays=1.0), tries=False)) == {}
     assert found(RandomPlay(returns=[1.0, 2.0] * 10, lengths=[500] * 20, time_limit=500)) == {}
     assert found(RandomPlay(returns=[20.0, 19.0] * 10, lengths=[30, 10] * 10, time_limit=500)) != {}
     assert found(RandomPlay(returns=[20.0, 19.0, 0.0] * 10, lengths=[30, 10, 60] * 10, time_limit=500)) == {}
