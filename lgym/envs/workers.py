@@ -50,7 +50,7 @@ def answer_of(work: Callable[[], Any]) -> Any:
     """
     try:
         return work()
-    except Exception as error:  # anybody's code may raise anything; the rest would pass unnamed
+    except (Exception, SystemExit) as error:  # anybody's code may raise anything, and a closed window exits
         said = "".join(traceback.format_exception_only(error)).strip()
         raise EnvironmentRaisedError(said, traceback.format_exc()) from error
 

@@ -63,10 +63,10 @@ class SpaceEnv(gymnasium.Env):
 
 
 class MoodyEnv(gymnasium.Env):
-    """Does what it is told: hang, raise, raise what no pickle takes, answer what no pickle takes, nap."""
+    """Does what it is told: hang, raise, raise what no pickle takes, answer what no pickle takes, nap, exit."""
 
     observation_space = spaces.Discrete(1)
-    action_space = spaces.Discrete(6)
+    action_space = spaces.Discrete(7)
 
     def reset(self, *, seed=None, options=None):
         return 0, {}
@@ -80,6 +80,8 @@ class MoodyEnv(gymnasium.Env):
             raise type("UnknownError", (Exception,), {})("from nowhere")
         if action == 5:
             time.sleep(0.6)
+        if action == 6:
+            sys.exit("the window was closed")
         return 0, 0.0, False, False, {"function": (lambda: 0) if action == 4 else None}
 
 
@@ -168,13 +170,22 @@ def test_an_environments_error_comes_with_its_traceback(workers):
     itself. And the worker goes on."""
     [env] = workers("Moody-v0")
     ask(env, "reset", seed=0)
-    for action, said in ((2, "ValueError: no such door"), (3, "UnknownError: from nowhere"), (4, "pickle")):
+    said_by_action = {2: "ValueError: no such door", 3: "UnknownError: from nowhere", 4: "pickle"}
+    for action, said in {**said_by_action, 6: "SystemExit: the window was closed"}.items():
         with pytest.raises(EnvironmentRaisedError) as raised:
             ask(env, "step", action)
         assert said in raised.value.said
     with pytest.raises(EnvironmentRaisedError, match='raise ValueError\\("no such door"\\)'):
         ask(env, "step", 2)
     assert ask(env, "step", 0)[0] == 0
+
+
+def test_an_environment_that_exits_does_not_end_the_run():
+    """Catches a run that is gone without a word, since a game's window was closed."""
+    env = LocalEnv(make_env("Moody-v0"))
+    ask(env, "reset", seed=0)
+    with pytest.raises(EnvironmentRaisedError, match="sys.exit"):
+        ask(env, "step", 6)
 
 
 def test_an_environment_that_cannot_be_made_is_told(workers):
