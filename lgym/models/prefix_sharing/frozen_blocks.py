@@ -27,6 +27,9 @@ CPU_TOKENS, ACCELERATOR_TOKENS = 16, 512
 """Tokens of a pass are filled up to a multiple. A CPU multiplies fewer than 16 rows in another order; an
 accelerator may choose its order by the number of rows, and so gets few different ones."""
 
+PROBED = 40
+"""Tokens of each sequence that they are tried on: more than one block of positions."""
+
 
 def find_frozen_blocks(causal_lm: Any, max_bytes: int) -> "FrozenBlocks | None":
     """The blocks below the first one that is trained or has adapters; None where there are none.
@@ -70,6 +73,18 @@ class FrozenBlocks:
         self._tree = StateTree(max_bytes)
         self._prefix: tuple[TokenIds, Hashable, KVStates] = ((), None, {})  # with its keys and values
         self.tokens_computed = 0
+
+    @torch.no_grad()
+    def depends_on_batch(self) -> bool:
+        """Check if what comes out for some tokens changes with those beside them, as where products of this
+        shape are summed in an order that follows from the number of rows."""
+        tokens = [
+            (n - 1 if n % PROBED else -1, 3 + n % 11) for n in range(3 * PROBED)
+        ]  # before it, and itself
+        root = self._root()
+        alone, beside = (self._run((), tokens[:n], range(n), root) for n in (PROBED, len(tokens)))
+        self.tokens_computed = 0
+        return not torch.equal(alone, beside[:PROBED])
 
     @torch.no_grad()
     def states(self, prefix: TokenIds, packed: PackedRows) -> Tensor:

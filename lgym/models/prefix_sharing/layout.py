@@ -25,7 +25,8 @@ ACCELERATOR_TOLERANCE = 0.05
 @torch.no_grad()
 def select_layout(llm: ValueHeadLLM, hidden_cache_bytes: int = 0) -> None:
     """Selects the first of the layouts `tree`, `prefix_cache` and `padded` that agrees with the model's own
-    forward, and frozen blocks once a run where `tree` agrees with them too.
+    forward, and frozen blocks once a run where `tree` agrees with them too, and they with themselves in any
+    batch.
 
     `padded` is for models without a KV cache, with masks of their own, or that count positions themselves; it
     comes with a warning.
@@ -54,8 +55,10 @@ def select_layout(llm: ValueHeadLLM, hidden_cache_bytes: int = 0) -> None:
             "way of its own; please report it."
         )
     if llm.layout == "tree" and llm.use_cache and hidden_cache_bytes:
-        llm.frozen_blocks = find_frozen_blocks(llm.causal_lm, hidden_cache_bytes)
-        if llm.frozen_blocks is not None and _largest_difference(llm, expected) > tolerance:
+        blocks = llm.frozen_blocks = find_frozen_blocks(llm.causal_lm, hidden_cache_bytes)
+        if blocks is not None and (
+            _largest_difference(llm, expected) > tolerance or blocks.depends_on_batch()
+        ):
             llm.frozen_blocks = None
     if llm.layout == "padded":
         warnings.warn(
