@@ -78,9 +78,7 @@ class FrozenBlocks:
     def depends_on_batch(self) -> bool:
         """Check if what comes out for some tokens changes with those beside them, as where products of this
         shape are summed in an order that follows from the number of rows."""
-        tokens = [
-            (n - 1 if n % PROBED else -1, 3 + n % 11) for n in range(3 * PROBED)
-        ]  # before it, and itself
+        tokens = [(n - 1 if n % PROBED else -1, 3 + n % 11) for n in range(3 * PROBED)]  # three sequences
         root = self._root()
         alone, beside = (self._run((), tokens[:n], range(n), root) for n in (PROBED, len(tokens)))
         self.tokens_computed = 0
