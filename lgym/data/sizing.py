@@ -55,7 +55,7 @@ CHARACTERS_PER_TOKEN = 4
 NEW_TOKEN_COST, PLAY_COST = 3, 0.4
 """Cost of a generated token, and of one that is only asked about, in tokens that are learned from once."""
 
-PASSES, FEWEST_PASSES = 4, 2
+PASSES, FEWEST_PASSES, MOST_PASSES = 4, 2, 8
 FEWEST_PROMPTS, STEPS = 4, 24
 """Distinct prompts of a minibatch at the least, and steps that a rollout is learned in where they allow."""
 
@@ -138,7 +138,7 @@ def turns_and_passes(
 
     Most turns of a long rollout are at few prompts, so a rollout is as long as half of the time allows to
     play, but of `FEWEST_EPISODES` episodes or `ENOUGH_TURNS` at least; passes that do not fit into the rest
-    learn from the prompts that have most of the turns.
+    learn from the prompts that have most of the turns. Few prompts make few steps, and get more passes.
 
     Args:
         play: random play in the run's environment.
@@ -155,7 +155,9 @@ def turns_and_passes(
         turns //= 2
     distinct = play.distinct_after(turns)
     rest = max(most / 2, most - distinct * PLAY_COST)
-    passes = passes or (PASSES if PASSES * distinct <= rest else FEWEST_PASSES)
+    steps_of_pass = math.ceil(distinct / FEWEST_PROMPTS)
+    wanted = min(MOST_PASSES, max(PASSES, STEPS // steps_of_pass))
+    passes = passes or (wanted if wanted * distinct <= rest else FEWEST_PASSES)
     return turns, passes, max(FEWEST_LEARNED, math.ceil(rest / passes))
 
 

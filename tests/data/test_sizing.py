@@ -38,8 +38,8 @@ def play(distinct_share: float, length: float = 8.0, turns: int = 4096) -> Rando
     [
         # every prompt is new: 4,096 turns are played anyway, and half of the time, 500 prompts, makes 2 passes
         (1.0, 500.0, None, (4096, 2, 250)),
-        # one prompt: as much play as there may be; its 0.4 leave 999.6 for 4 passes
-        (0.0, 8.0, None, (32768, 4, 250)),
+        # one prompt: as much play as there may be; its 0.4 leave 999.6 for the most passes
+        (0.0, 8.0, None, (32768, 8, 125)),
         # 8,192 turns have 820 prompts, which cost 328 of 500; twice as many would cost 655. 672 for 2 passes
         (0.1, 20.0, None, (8192, 2, 336)),
         (0.1, 20.0, 1, (8192, 1, 672)),
@@ -91,6 +91,16 @@ def test_a_rollout_is_learned_in_24_steps(prompts, passes, expected):
     """Catches minibatches of one prompt, whose gradients are noise, and more steps where more is met: with 64
     in place of 24, CartPole stayed at 350."""
     assert number_of_minibatches(prompts, passes) == expected
+
+
+@pytest.mark.parametrize(
+    ("distinct", "passes", "steps"), [(4, 8, 8), (11, 8, 24), (16, 6, 24), (24, 4, 24), (80, 4, 24)]
+)
+def test_few_prompts_get_more_passes(distinct, passes, steps):
+    """Catches half of the steps on a lake of 11 fields: after 40 rollouts it was at 0.49 of 0.74."""
+    random = RandomPlay(distinct=[distinct] * 4096, lengths=[8])
+    assert turns_and_passes(random, 8.0, 1000, None)[1] == passes
+    assert number_of_minibatches(distinct, passes) * passes == steps
 
 
 def test_tokens_by_hand():
