@@ -67,7 +67,10 @@ def _without_types(message: str) -> str:
         "Does not validate against",
         "Subtypes:",
         "Errors:",
-        "Given value",
+        "Given value type:",
+        "Given value: {",  # a whole object, of which one entry is wrong
+        "Given value: Namespace(",
+        "Given value: NestedArg(",
         "Expected a <class 'NoneType'>",
     )
     lines = (line.strip().removeprefix("- ") for line in message.splitlines())

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lgym.data.exploration_choice import FEWEST_EPISODES
 from lgym.data.random_play import RandomPlay
 from lgym.data.sizing import Choice
 from lgym.envs.make import DEFAULT_TIME_LIMIT
@@ -9,9 +10,6 @@ from lgym.types import DISCOUNTS
 
 SURVIVAL = 0.9
 """Correlation of the returns of random episodes with their lengths from which a game is to be kept going."""
-
-FEWEST_EPISODES = 10
-"""Random episodes below which nothing is decided."""
 
 LONGEST = 1000
 """Turns that a reward counts for at the most: the longer, the noisier is what came after an action."""
