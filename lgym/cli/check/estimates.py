@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lgym.cli.check.learning_trial import LearningTrial, Step
-from lgym.cli.check.timed_policy import Piece
+from lgym.cli.check.timed_policy import Call, Piece
 from lgym.cli.check.trial import Trial
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay
@@ -47,18 +47,34 @@ class PlayRates(NamedTuple):
         return self.call * min(prompts, turns / num_envs) + self.prompt * prompts + self.turn * turns
 
 
-def play_rates(pieces: Sequence[Piece]) -> PlayRates:
+def play_rates(pieces: Sequence[Piece], turn_seconds: float) -> PlayRates:
     """Rates of playing, by least squares over the calls that had something to compute; the first rollout,
-    which warms up, is left out if there are others."""
-    counted = pieces[1:] or pieces
+    which warms up, is left out if others had something to compute too.
+
+    A turn takes no longer than in random play; whatever else was beside the calls, as its tokens are, belongs
+    to a prompt.
+
+    Args:
+        pieces: small rollouts.
+        turn_seconds: time of a turn of random play.
+    """
+    counted = pieces[1:] if any(call.prompts for piece in pieces[1:] for call in piece.calls) else pieces
+    turns = sum(piece.turns for piece in counted)
     calls = [call for piece in counted for call in piece.calls]
-    beside = sum(piece.seconds for piece in counted) - sum(call.seconds for call in calls)
-    per_turn = max(0.0, beside) / sum(piece.turns for piece in counted)
+    beside = max(0.0, sum(piece.seconds for piece in counted) - sum(call.seconds for call in calls))
+    per_turn = min(beside / turns, turn_seconds)
+    per_call, per_prompt = call_rates(calls)
+    prompts = sum(call.prompts for call in calls)
+    return PlayRates(per_call, per_prompt + (beside - per_turn * turns) / prompts, per_turn)
+
+
+def call_rates(calls: Sequence[Call]) -> tuple[float, float]:
+    """Seconds of a call and of a prompt in it, by least squares."""
     computed = np.array([(1.0, call.prompts, call.seconds) for call in calls if call.prompts])
     per_call, per_prompt = np.linalg.lstsq(computed[:, :2], computed[:, 2], rcond=None)[0].tolist()
     if len(computed) < 3 or per_call < 0 or per_prompt < 0:
-        per_call, per_prompt = 0.0, computed[:, 2].sum() / computed[:, 1].sum()
-    return PlayRates(per_call, per_prompt, per_turn)
+        return 0.0, float(computed[:, 2].sum() / computed[:, 1].sum())
+    return per_call, per_prompt
 
 
 def step_seconds(steps: Sequence[Step], size: float) -> float:
@@ -80,7 +96,8 @@ def estimate(
     kv_bytes: float,
     generates_text: bool,
 ) -> dict[str, float]:
-    """Extrapolates a whole rollout's turns, time and memory, and the time of an evaluation.
+    """Extrapolates a whole rollout's turns, time and memory, of a run that is under way, and the time of an
+    evaluation.
 
     Args:
         data: the run's data module.
@@ -96,7 +113,11 @@ def estimate(
     played = int(rollout.mask.sum())
     least = float(len(rollout.prompts)) if turns >= played else 1.0
     distinct = min(turns, max(least, play.distinct_after(turns)))
-    rates = play_rates(trial.pieces)
+    first = play_rates(trial.pieces, play.turn_seconds)
+    later = PlayRates(*call_rates(trial.repeated), first.turn) if trial.repeated else first
+    # the prompts of a later rollout that none has had before
+    new = min(1.0, max(0.0, play.distinct_after(2 * turns) / distinct - 1))
+    rates = PlayRates(*(new * one + (1 - new) * other for one, other in zip(first, later, strict=True)))
     eval_turns = 2 * data.eval_episodes * length  # greedy and sampled
     play_seconds, eval_seconds = (
         rates.seconds(count, count if generates_text else prompts, data.num_envs)
@@ -113,7 +134,7 @@ def estimate(
         "turns": turns,
         "distinct_prompts": distinct,
         "play_seconds": play_seconds,
-        "learn_seconds": update_seconds + learned.prepare_seconds * turns / played,
+        "learn_seconds": update_seconds + learned.prepare_seconds * (whole if learned.evaluates else 1.0),
         "evaluation_seconds": eval_seconds,
         "minibatch": size,
         "memory_bytes": trial.play_bytes + max(step_bytes, kv_bytes) + learned.moment_bytes,

@@ -31,6 +31,7 @@ class LearningTrial:
         by_response: minibatches are counted in distinct responses, else in distinct prompts.
         units: of these, how many the rollout has to learn from.
         prepare_seconds: time that estimating the rollout's advantages took.
+        evaluates: that computes every prompt or response, and else a bounded number of them.
         step_bytes: peak memory behind the steps.
         moment_bytes: memory that an optimizer with two moments of every trained parameter will add.
     """
@@ -39,6 +40,7 @@ class LearningTrial:
     by_response: bool
     units: int
     prepare_seconds: float
+    evaluates: bool
     step_bytes: int
     moment_bytes: int
 
@@ -70,6 +72,7 @@ def learn_from(
         by_response=not batch.by_prompt,
         units=units,
         prepare_seconds=prepare_seconds,
+        evaluates=not batch.by_prompt or module.loss_config.kl_coef > 0,
         step_bytes=peak_bytes(module.device),
         moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
     )

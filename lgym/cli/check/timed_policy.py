@@ -9,10 +9,11 @@ from lgym.rollout import Prompt
 
 
 class Call(NamedTuple):
-    """A call of the policy: its prompts, without those that it knew, and seconds."""
+    """A call of the policy: how many prompts it computed, seconds, and the prompts that were new to it."""
 
     prompts: int
     seconds: float
+    new: tuple[Prompt, ...] = ()
 
 
 class Piece(NamedTuple):
@@ -47,7 +48,8 @@ class TimedPolicy:
         started = time.perf_counter()
         answered = self._policy.act(prompts, rng, bootstrap=bootstrap, **how)
         seconds = time.perf_counter() - started
-        new = {*prompts, *bootstrap} - self._known
-        self._known |= new
-        self.calls.append(Call(len(prompts) if self._policy.generates_text else len(new), seconds))
+        new = dict.fromkeys(p for p in (*bootstrap, *prompts) if p not in self._known)
+        self._known.update(new)
+        computed = len(prompts) if self._policy.generates_text else len(new)
+        self.calls.append(Call(computed, seconds, tuple(new)))
         return answered

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import fmean
@@ -12,7 +13,7 @@ import torch
 
 from lgym.cli.check.learning_trial import peak_bytes
 from lgym.cli.check.time_budget import TimeBudget
-from lgym.cli.check.timed_policy import Piece, TimedPolicy
+from lgym.cli.check.timed_policy import Call, Piece, TimedPolicy
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay
 from lgym.data.rollout.env_runner import EnvRunner
@@ -52,6 +53,9 @@ class Trial:
         responses: all responses, with False where the agent could read no action in them.
         pieces: the rollouts' sizes and times.
         cut: turns after which episodes were cut here and would not be in training; `None` where none were.
+        repeated: calls with the same prompts after all of that, as in a later rollout, which keeps what comes
+            out of frozen blocks; the last of them with all prompts at once. Of a policy that generates text,
+            or that sees a history, none.
         play_bytes: peak memory behind them.
     """
 
@@ -61,6 +65,7 @@ class Trial:
     responses: list[tuple[Response, bool]]
     pieces: list[Piece]
     cut: int | None
+    repeated: list[Call]
     play_bytes: int
 
     @property
@@ -119,6 +124,7 @@ def try_out(
         ],
         pieces=pieces,
         cut=None if small.max_episode_steps == data.max_episode_steps else small.max_episode_steps,
+        repeated=_repeat(data, module, pieces),
         play_bytes=peak_bytes(module.device),
     )
 
@@ -144,6 +150,22 @@ def _play_episodes(
             if over or sum(int(played.mask.sum()) for played in rollouts) >= SCORE_TURNS:
                 return rollouts, transcripts
             count *= 2
+
+
+def _repeat(data: RolloutDataModule, module: PolicyLearner, pieces: Sequence[Piece]) -> list[Call]:
+    """The prompts of the last rollout that met new ones once more, call by call and then all at once."""
+    asked = [[call.new for call in piece.calls if call.new] for piece in pieces]
+    if module.policy.generates_text or data.history != 0 or not any(asked):
+        return []
+    last = next(prompts for prompts in reversed(asked) if prompts)
+    repeated = []
+    for session in (last, [tuple(prompt for prompts in last for prompt in prompts)]):
+        with module.inference() as policy:
+            for prompts in session:
+                started = time.perf_counter()
+                policy.values(prompts)
+                repeated.append(Call(len(prompts), time.perf_counter() - started, prompts))
+    return repeated
 
 
 def _shrink(

@@ -32,9 +32,9 @@ def test_an_estimate_is_proportional():
     rollout = types.SimpleNamespace(
         episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0]
     )
-    trial = Trial(rollout, [], [], [], [Piece(4, [Call(2, 0.6)], 1.0)], None, 100)
-    learned = LearningTrial([Step(1, 9.0), Step(2, 3.0)], False, 2, 0.4, 110, 7)
-    play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
+    trial = Trial(rollout, [], [], [], [Piece(4, [Call(2, 0.6)], 1.0)], None, [], 100)
+    learned = LearningTrial([Step(1, 9.0), Step(2, 3.0)], False, 2, 0.4, True, 110, 7)
+    play = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)  # each turn brings a new prompt
     extra = {"kv_bytes": 0.0, "generates_text": False}
     asked = estimate(settings(20, None), trial, learned, play, **extra)
     assert asked["turns"] == 40.0  # 20 episodes of 2
@@ -42,10 +42,10 @@ def test_an_estimate_is_proportional():
     # Of 1 s for 2 prompts in 4 turns the policy takes 0.6: 0.3 s a prompt, and 0.1 s a turn beside it
     assert asked["play_seconds"] == pytest.approx(0.3 * 40 + 0.1 * 40)
     assert asked["evaluation_seconds"] == pytest.approx(0.3 * 40 + 0.1 * 40)  # 2 modes of 10 episodes of 2
-    assert asked["learn_seconds"] == pytest.approx(5 * 40 * 3.0 / 2 + 0.4 * 10)
+    assert asked["learn_seconds"] == pytest.approx(5 * 40 * 3.0 / 2 + 0.4 * 20)
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
     fewer = estimate(settings(20, None, prompts_per_pass=10), trial, learned, play, **extra)
-    assert fewer["learn_seconds"] == pytest.approx(5 * 10 * 3.0 / 2 + 0.4 * 10)
+    assert fewer["learn_seconds"] == pytest.approx(5 * 10 * 3.0 / 2 + 0.4 * 20)
     speaking = dataclasses.replace(learned, by_response=True, units=3)  # 3 distinct responses in 4 turns
     spoken = estimate(settings(None, 80), trial, speaking, play, kv_bytes=300.0, generates_text=True)
     assert spoken["play_seconds"] == pytest.approx(0.3 * 80 + 0.1 * 80)
@@ -53,18 +53,42 @@ def test_an_estimate_is_proportional():
     assert spoken["memory_bytes"] == 100 + 300 + 7
 
 
+def test_prompts_of_earlier_rollouts_cost_less():
+    """40 turns of random play met 20 prompts, of which the second half brought none: a later rollout computes
+    nothing for the first time, and a prompt then takes 0.05 s; its value head's features are of a few."""
+    rollout = types.SimpleNamespace(
+        episode_lengths=torch.tensor([2.0, 2.0]), mask=torch.ones(2, 2), prompts=[0, 0]
+    )
+    repeated = [Call(1, 0.05), Call(2, 0.1)]
+    trial = Trial(rollout, [], [], [], [Piece(4, [Call(2, 0.6)], 1.0)], None, repeated, 100)
+    learned = LearningTrial([Step(1, 9.0), Step(2, 3.0)], False, 2, 0.4, False, 110, 7)
+    extra = {"kv_bytes": 0.0, "generates_text": False}
+    play = RandomPlay(distinct=[*range(1, 21), *[20] * 20], seconds=4.0)
+    asked = estimate(settings(100, None), trial, learned, play, **extra)
+    assert asked["turns"] == 200.0
+    assert asked["distinct_prompts"] == 20.0
+    assert asked["play_seconds"] == pytest.approx(0.05 * 20 + 0.1 * 200)
+    assert asked["learn_seconds"] == pytest.approx(5 * 20 * 3.0 / 2 + 0.4)
+    growing = RandomPlay(distinct=list(range(1, 41)), seconds=4.0)
+    asked = estimate(settings(100, None), trial, learned, growing, **extra)
+    assert asked["play_seconds"] == pytest.approx(0.3 * 200 + 0.1 * 200), "each turn brings a new prompt"
+
+
 def test_calls_of_the_policy_and_their_prompts_have_their_costs():
     """A call takes 2 s and a prompt 0.5, those that had come up before nothing, and beside that a turn 0.01
-    s. The first rollout, which warms up, does not count. So 40 turns of 4 environments with 30 new prompts are
+    s: half of it, if random play has half of it, and the rest for each of 16 prompts. The first rollout, which warms up, does not count. So 40 turns of 4 environments with 30 new prompts are
     10 calls: 20 + 15 + 0.4 s."""
     warm = Piece(10, [Call(1, 60.0)], 70.0)
     piece = Piece(100, [Call(10, 7.0), Call(2, 3.0), Call(4, 4.0), Call(0, 0.0)], 15.0)
-    rates = play_rates([warm, piece])
+    rates = play_rates([warm, piece], turn_seconds=0.02)
     assert rates == pytest.approx((2.0, 0.5, 0.01))
+    assert play_rates([warm, piece], turn_seconds=0.005) == pytest.approx((2.0, 0.5 + 0.5 / 16, 0.005))
     assert rates.seconds(40.0, 30.0, 4) == pytest.approx(35.4)
     assert rates.seconds(40.0, 3.0, 4) == pytest.approx(3 * 2 + 3 * 0.5 + 0.4)  # no more calls than prompts
+    known = Piece(50, [Call(0, 0.0)], 1.0)
+    assert play_rates([piece, known], turn_seconds=0.02)[:2] == pytest.approx((2.0, 0.5))
     noisy = Piece(100, [Call(10, 1.0), Call(2, 3.0), Call(4, 4.0)], 9.0)  # more prompts in less time
-    assert play_rates([noisy]) == pytest.approx((0.0, 0.5, 0.01))
+    assert play_rates([noisy], turn_seconds=0.02) == pytest.approx((0.0, 0.5, 0.01))
 
 
 def test_a_step_that_did_not_fit_is_extrapolated():
