@@ -23,6 +23,7 @@ class _Bound(NamedTuple):
     vocabulary: ActionVocabulary
     formatter: ObservationFormatter
     task: str
+    answer_format: str
     agent: TextAgent | None  # that lgym has for the environment
 
 
@@ -106,6 +107,7 @@ class GeneralAgent(TextAgent):
             vocabulary,
             known.formatter(env.observation_space, self.observation_settings, agent),
             task,
+            known.answer_format or vocabulary.answer_format,
             agent,
         )
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
@@ -114,7 +116,7 @@ class GeneralAgent(TextAgent):
     @property
     def system_prompt(self) -> str:
         bound = self._require_bound()
-        return f"{bound.task} {bound.vocabulary.answer_format}"
+        return f"{bound.task} {bound.answer_format}"
 
     @property
     def task_text(self) -> str:

@@ -32,6 +32,7 @@ class KnownSpace:
         settings: of its observations, as in `ObservationSettings`.
         readers: texts of parts of its observations, by label.
         agent: the agent of the environment, whose texts stand in place of the settings.
+        answer_format: a sentence on the form of the answer; empty takes the action space's.
     """
 
     task: str = ""
@@ -39,6 +40,7 @@ class KnownSpace:
     settings: Mapping[str, Any] = field(default_factory=dict)
     readers: Mapping[str, Reader] = field(default_factory=dict)
     agent: type[TextAgent] | None = None
+    answer_format: str = ""
 
     def formatter(
         self, space: gymnasium.Space[Any], given: ObservationSettings, agent: TextAgent | None
@@ -88,7 +90,7 @@ def known_space(env: gymnasium.Env) -> KnownSpace:
     if env.observation_space != plain.observation_space:
         known = replace(known, settings={}, readers={}, agent=None)
     if env.action_space != plain.action_space:
-        known = replace(known, actions=None)
+        known = replace(known, actions=None, answer_format="")
     return known
 
 
@@ -270,7 +272,9 @@ _TEXT_GAME = "You play a game by text. Its messages tell the rules and how to an
 _FAMILIES = {
     "lgym.envs.text_env:TextEnv": KnownSpace(_TEXT_GAME),
     "lgym.envs.textworld:TextWorldEnv": KnownSpace(
-        "You play a text adventure. Do the steps of the goal in their order.", agent=TextWorldAgent
+        "You play a text adventure. Do the steps of the goal in their order.",
+        answer_format="Answer with one command.",
+        agent=TextWorldAgent,
     ),
     "minigrid.minigrid_env:MiniGridEnv": KnownSpace(
         "You are in a room of square cells and fulfill a mission: the sooner, the more it pays. Left and "

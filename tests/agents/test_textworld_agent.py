@@ -131,9 +131,10 @@ def test_the_candidates_are_enough_to_win(monkeypatch, tmp_path):
 
 
 def test_the_general_agent_has_its_texts():
-    """So `--data.env lgym/TextWorld-v0` alone learns: the same observations, and the same candidates."""
+    """So `--data.env lgym/TextWorld-v0` alone learns: the same prompts, and the same candidates."""
     env = TextWorldEnv.__new__(TextWorldEnv)  # without games, which take a while
     general, own = GeneralAgent(), TextWorldAgent()
     general.bind(env)
+    assert general.system_prompt == own.system_prompt
     assert general.format_observation(OBSERVATION) == own.format_observation(OBSERVATION)
     assert general.candidates(OBSERVATION, INFO) == own.candidates(OBSERVATION, INFO)
