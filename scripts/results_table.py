@@ -2,7 +2,8 @@
 
     python scripts/results_table.py docs/first_tries.md runs/acrobot/version_0 [MORE_RUNS ...]
 
-Between two marks of the file the table is replaced; the text around it stays. Returns are those of
+A run's row replaces that of the same environment and seed, or comes behind those of its environment; other
+rows, and the text around the table, stay. Returns are those of
 evaluations: sampled, and greedy, before the first step and at the end, and the best sampled one. What was
 learned was held where the rollouts of the last third return about as much as the best one. Minutes are those
 between the first and the last entry of a run's record.
@@ -19,6 +20,8 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 BEGIN, END = "<!-- table: written by scripts/results_table.py -->", "<!-- end of the table -->"
+Row = tuple[str, ...]
+KEY = 2  # columns that tell rows apart: environment and seed
 HEADER = (
     "environment",
     "seed",
@@ -44,7 +47,7 @@ def scalars(run: Path) -> dict[str, list[tuple[float, float]]]:
     }
 
 
-def row(run: Path) -> tuple[str, ...]:
+def row(run: Path) -> Row:
     """A run as a row of the table."""
     metrics = scalars(run)
     for tag in ("rollout/total_turns", "rollout/return_mean", "val_sampled/return_mean"):
@@ -72,10 +75,30 @@ def row(run: Path) -> tuple[str, ...]:
     )
 
 
-def table(runs: Sequence[Path]) -> str:
-    """The rows of some runs as Markdown."""
-    rows = [HEADER, ("---",) * len(HEADER), *map(row, runs)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """Old rows with new ones in the place of those of the same environment and seed, or behind those of their
+    environment, or at the end."""
+    rows = list(old)
+    for cells in new:
+        same = [place for place, other in enumerate(rows) if other[:KEY] == cells[:KEY]]
+        related = [place for place, other in enumerate(rows) if other[0] == cells[0]]
+        start = same[0] if same else related[-1] + 1 if related else len(rows)
+        rows[start : start + len(same)] = [cells]
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Rows as Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [HEADER, ("---",) * len(HEADER), *rows])
+
+
+def written(text: str) -> list[Row]:
+    """The rows of the table between the marks of a text: none where it has no marks, or other columns."""
+    if BEGIN not in text:
+        return []
+    lines = text.split(BEGIN, 1)[1].split(END, 1)[0].strip().splitlines()
+    rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
+    return rows[2:] if rows and rows[0] == HEADER else []
 
 
 def replaced(text: str, new: str) -> str:
@@ -95,7 +118,8 @@ def main() -> None:
     arguments = parser.parse_args()
     page: Path = arguments.page
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    page.write_text(replaced(text, table(arguments.runs)), encoding="utf-8")
+    rows = merged(written(text), list(map(row, arguments.runs)))
+    page.write_text(replaced(text, table(rows)), encoding="utf-8")
 
 
 if __name__ == "__main__":

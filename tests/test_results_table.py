@@ -59,6 +59,16 @@ def test_the_table_is_replaced_and_the_text_around_it_stays(run, tmp_path, monke
     assert page.read_text().count("FrozenLake-v1") == 1
 
 
+def test_rows_of_other_runs_stay():
+    """Catches a table that has lost all runs whose folders are gone."""
+    old = [("Lake", "0", "old"), ("Lake", "1", "old"), ("Taxi", "0", "old")]
+    new = [("Lake", "1", "new"), ("Lake", "2", "new"), ("Cliff", "0", "new")]
+    assert results_table.merged(old, new) == [old[0], *new[:2], old[2], new[2]]
+    page = f"{results_table.BEGIN}\n{results_table.table([results_table.HEADER])}\n{results_table.END}"
+    assert results_table.written(page) == [results_table.HEADER]
+    assert results_table.written("a page without a table") == []
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="give the folder of a run"):
         results_table.row(tmp_path)

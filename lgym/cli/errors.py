@@ -33,7 +33,7 @@ def errors_as_messages() -> Iterator[None]:
         yield
     except ArgumentError as error:
         message = _printable(_without_types(str(error)))
-        _exit(f"lgym: {message}\n(`lgym fit --help` lists every option.)", status=2)
+        _exit(f"lgym: {message}\n(`--help` behind the command lists every option.)", status=2)
     except (LgymError, MisconfigurationException, RuntimeError, ValueError) as error:
         refusal = None if os.environ.get("LGYM_DEBUG") else _refusal(error)
         if refusal is None:
