@@ -7,6 +7,10 @@ Importing lgym alone is cheap: a name's module is imported when the name is firs
 from importlib import import_module
 from typing import Any
 
+from lgym.math_libraries import configure_math_libraries
+
+configure_math_libraries()
+
 __version__ = "0.2.0"
 
 _MODULES = {

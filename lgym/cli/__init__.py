@@ -38,12 +38,13 @@ from lgym.callbacks import (
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_commands, describe_options
+from lgym.cli.new import changed
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
 from lgym.cli.yaml_keys import refuse_duplicate_keys, yaml_of
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig
-from lgym.models.devices import available_accelerator
+from lgym.models.devices import available_accelerator, multiplies_bf16
 from lgym.models.registry import find_entry
 from lgym.modules import PolicyLearner
 from lgym.types import ConfigError
@@ -76,9 +77,10 @@ READ_ONLY_TRAINER: dict[str, Any] = {
 READ_ONLY_SWITCHES = {"check": (), "new": (), "play": ("greedy", "human", "render")}
 
 
-def default_precision(llm: LLMConfig) -> str:
-    """`trainer.precision` of the model's registry entry, for a run that gives none."""
-    if find_entry(llm.model).dtype == "float32":
+def default_precision(llm: LLMConfig, accelerator: Any) -> str:
+    """`trainer.precision` for a run that gives none: that of the model's registry entry, and fp32 on a device
+    that is slow in bf16."""
+    if find_entry(llm.model).dtype == "float32" or not multiplies_bf16(accelerator):
         return "32-true"
     return "bf16-mixed" if llm.lora is None else "bf16-true"
 
@@ -155,8 +157,11 @@ class LgymCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         llm = config.model.get("init_args", {}).get("llm")
-        if config.trainer.precision is None and llm is not None:  # a module of one's own may have none
-            config.trainer.precision = default_precision(llm)
+        open_precision = (
+            config.trainer.precision is None and self.subcommand != "new"
+        )  # writes for any machine
+        if open_precision and llm is not None:  # a module of one's own may have none
+            config.trainer.precision = default_precision(llm, config.trainer.accelerator)
         self.run_version: str | None = None
         if config.get("ckpt_path"):
             root = Path(config.trainer.default_root_dir)
@@ -228,7 +233,12 @@ class LgymCLI(LightningCLI):
     def new(self, **arguments: Any) -> None:
         """Hands over which settings were given."""
         parser, config = self._parser(self.subcommand), self.config[self.subcommand]
-        given = yaml.safe_load(parser.dump(config, skip_default=True, skip_none=True)) or {}
+        named = {"model": {"class_path": config.model.class_path}, "data": {"env": config.data.env}}
+        written, usual = (
+            yaml.safe_load(parser.dump(settings, skip_none=True))
+            for settings in (config, parser.parse_object(named))
+        )
+        given = changed(written, usual)
         self.trainer.given = {name: given[name] for name in ("trainer", "model", "data") if name in given}
         self.trainer.new(**arguments)
 

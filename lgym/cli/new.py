@@ -109,6 +109,7 @@ def proposed(
     """The settings that a run would have, nested as in a YAML, as far as people change them."""
     rates = rates_of(module.make_optimizer([nn.Parameter(torch.zeros(1))]))[0]
     loss = {key: getattr(module.loss_config, key) for key in ("clip_low", "clip_high", "entropy_coef")}
+    schedule = by_class("lgym.modules.schedules.WarmupCosine", warmup=2)
     critic: dict[str, Any] = {}
     if isinstance(module, ActorCritic):
         critic = {key: getattr(module, key) for key in ("gamma", "gae_lambda")}
@@ -127,7 +128,7 @@ def proposed(
             "init_args": {
                 "llm": {"model": module.llm_config.model},
                 "optimizer": by_class("torch.optim.AdamW", lr=rates["lr"], weight_decay=0.0),
-                "lr_scheduler": by_class("lgym.modules.schedules.WarmupCosine", warmup=2),
+                "lr_scheduler": None if module.make_lr_scheduler is None else schedule,
                 **critic,
                 "loss": {**loss, "old_kl_coef": module.loss_config.old_kl_coef},
             },
@@ -162,6 +163,22 @@ def chosen(choices: Iterable[Choice]) -> dict[str, Any]:
 def by_class(class_path: str, **init_args: Any) -> dict[str, Any]:
     """An object of a YAML."""
     return {"class_path": class_path, "init_args": init_args} if init_args else {"class_path": class_path}
+
+
+def changed(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings without those that are as usual; an object of another class is whole."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        old = usual.get(key)
+        if not isinstance(value, Mapping) or not isinstance(old, Mapping):
+            kept = value if value != old else None
+        elif value.get("class_path") != old.get("class_path"):
+            kept = value
+        else:
+            kept = changed(value, old) or None
+        if kept is not None:
+            result[key] = kept
+    return result
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

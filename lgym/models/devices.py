@@ -40,6 +40,24 @@ def available_accelerator(accelerator: Any, devices: Any, num_nodes: int) -> dic
     return {"accelerator": "cpu", "devices": 1}
 
 
+def multiplies_bf16(accelerator: Any) -> bool:
+    """Check if a device has instructions for products in bf16.
+
+    Without them they take several times as long as in fp32: seven times on a CPU with AVX2 alone, as most
+    laptops have.
+
+    Args:
+        accelerator: as in `trainer.accelerator`; for one that is not there the CPU counts.
+    """
+    if accelerator not in ("auto", "cpu", "gpu", *GPUS):
+        return True
+    asked = {"auto": GPUS, "gpu": GPUS, "cpu": ()}.get(accelerator, (accelerator,))
+    gpu = next(filter(_is_available, asked), None)
+    if gpu == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return gpu == "mps" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
 def _is_available(gpu: str) -> bool:
     return torch.cuda.is_available() if gpu == "cuda" else torch.backends.mps.is_available()
 

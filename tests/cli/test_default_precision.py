@@ -17,6 +17,8 @@ from lgym.models import LLMConfig
         (LLMConfig(model="someone/else"), "32-true"),
     ],
 )
-def test_the_default_precision_is_the_models(llm, expected):
-    """A 135M model in fp32 runs at half the speed; whole weights in bf16 do not learn."""
-    assert default_precision(llm) == expected
+def test_the_default_precision_is_the_models(monkeypatch, llm, expected):
+    """A 135M model in fp32 runs at half the speed where bf16 is quick; whole weights in bf16 do not learn."""
+    for quick in (True, False):
+        monkeypatch.setattr("lgym.cli.multiplies_bf16", lambda accelerator, quick=quick: quick)
+        assert default_precision(llm, "auto") == (expected if quick else "32-true")

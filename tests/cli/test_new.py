@@ -13,7 +13,7 @@ from helpers import spaces  # noqa: F401  (registers environments)
 from helpers.runs import scalars
 from lgym.agents import GeneralAgent
 from lgym.cli import DEFAULT_MODEL, main, written_out
-from lgym.cli.new import horizon
+from lgym.cli.new import changed, horizon
 from lgym.data import RolloutDataModule
 from lgym.envs import make_env
 from lgym.modules import LossConfig
@@ -66,15 +66,25 @@ def settings(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("env", ["CliffWalking-v1", "MountainCar-v0", "Robot-v0"])
-def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, env):
+@pytest.mark.parametrize(
+    ("env", "algorithm"),
+    [
+        ("CliffWalking-v1", "PPO"),
+        ("MountainCar-v0", "PPO"),
+        ("Robot-v0", "PPO"),
+        ("Blackjack-v1", "GRPO"),
+        ("Blackjack-v1", "A2C"),
+    ],
+)
+def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, env, algorithm):
     """Catches a number that is written otherwise than it is meant, or one that is left out and falls to
     another default."""
     model = f"--model.init_args.llm.model={model_folder}"
     more = ["--data.target_rollout_seconds=1"] if env == "Robot-v0" else []
-    main(["new", env, "--trainer.accelerator=cpu", "--model=lgym.modules.PPO", model, *more])
+    module = f"--model=lgym.modules.{algorithm}"
+    main(["new", env, "--trainer.accelerator=cpu", module, model, *more])
     (path,) = Path().glob("*.yaml")
-    alone = settings("--model=lgym.modules.PPO", model, f"--data.env={env}", *more)
+    alone = settings(module, model, f"--data.env={env}", *more)
     written = settings("--config", str(path), *more)
     assert (alone["resolution"] is not None) == (env == "Robot-v0")
     assert (alone["data.frame_skip"] > 1) == (env == "MountainCar-v0")
@@ -94,6 +104,21 @@ def test_the_yaml_says_why(capsys, model_folder):
     assert "Written: blackjack.yaml" in said
     assert "lgym fit --config blackjack.yaml" in said
     assert not Path("runs").exists()
+
+
+def test_the_yaml_has_what_people_change_and_nothing_else(model_folder):
+    """Catches defaults that are taken for given settings: they hid the learning rate. Precision is left to
+    the machine that it runs on."""
+    model = f"--model.init_args.llm.model={model_folder}"
+    given = ("--model.init_args.critic.detach_value=true", "--data.num_envs=6")
+    main(["new", "Blackjack-v1", "--trainer.accelerator=cpu", "--model=lgym.modules.PPO", model, *given])
+    values = yaml.safe_load(Path("blackjack.yaml").read_text())
+    settings = values["model"]["init_args"]
+    assert settings["optimizer"]["init_args"]["lr"] == 8e-4
+    assert settings["llm"] == {"model": str(model_folder)}
+    assert settings["critic"] == {"value_coef": 0.5, "value_warmup": 1, "detach_value": True}
+    assert values["data"]["num_envs"] == 6
+    assert "precision" not in values["trainer"]
 
 
 def test_the_yaml_trains(model_folder, tmp_path):
@@ -182,6 +207,20 @@ def test_the_agents_file_reads_alike(env, settings, model_folder, monkeypatch):
 def test_the_environment_may_stand_alone(args, expected):
     """Catches an id that is taken for an option of another command."""
     assert written_out(args) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "usual", "expected"),
+    [
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}}, {"b": {"d": 3}}),
+        ({"a": {"class_path": "A", "x": 1}}, {"a": {"class_path": "B", "x": 1}}, None),
+        ({"a": {"x": 1}}, {"a": None}, None),
+        ({"a": {"x": 1}}, {"a": {"x": 1}}, {}),
+    ],
+)
+def test_what_was_given(settings, usual, expected):
+    """Catches half of an object of another class."""
+    assert changed(settings, usual) == (settings if expected is None else expected)
 
 
 @pytest.mark.parametrize("option", ["--config", "-c", "--config="])

@@ -10,7 +10,7 @@ import torch
 from helpers.runs import checkpoint, lgym
 from lgym.models import LoraSettings, load_model_and_tokenizer, wrap_pretrained
 from lgym.models import build as build_module
-from lgym.models.devices import available_accelerator, available_device
+from lgym.models.devices import available_accelerator, available_device, multiplies_bf16
 from lgym.types import ConfigError
 
 
@@ -54,6 +54,29 @@ def test_several_are_refused(devices, nodes):
 @pytest.mark.parametrize("accelerator", ["auto", "cpu", "tpu"])
 def test_other_accelerators_are_lightnings(accelerator):
     assert available_accelerator(accelerator, 2, 1) == {}
+
+
+@pytest.mark.parametrize("instructions", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
+@pytest.mark.parametrize("accelerator", ["auto", "cpu", "gpu", "cuda", "mps"])
+def test_without_gpus_the_cpu_says_whether_bf16_is_quick(monkeypatch, accelerator, instructions):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    assert not multiplies_bf16(accelerator)
+    monkeypatch.setattr(torch.cpu, instructions, lambda: True)
+    assert multiplies_bf16(accelerator)
+
+
+def test_a_gpu_says_itself_whether_bf16_is_quick(monkeypatch):
+    """A T4 computes bf16 by other instructions, and a Mac's GPU has none for it that anybody asks for."""
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for supported in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, s=supported: s)
+        assert [multiplies_bf16(name) for name in ("auto", "gpu", "cuda", "cpu")] == [supported] * 3 + [False]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert [multiplies_bf16(name) for name in ("auto", "mps", "cuda", "tpu")] == [True, True, False, True]
 
 
 def test_a_run_that_asks_for_a_gpu_trains(tmp_path, model_folder):
