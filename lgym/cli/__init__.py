@@ -157,10 +157,8 @@ class LgymCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         llm = config.model.get("init_args", {}).get("llm")
-        open_precision = (
-            config.trainer.precision is None and self.subcommand != "new"
-        )  # writes for any machine
-        if open_precision and llm is not None:  # a module of one's own may have none
+        # a module of one's own may have no llm, and what `new` writes is for any machine
+        if config.trainer.precision is None and llm is not None and self.subcommand != "new":
             config.trainer.precision = default_precision(llm, config.trainer.accelerator)
         self.run_version: str | None = None
         if config.get("ckpt_path"):
