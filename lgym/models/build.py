@@ -18,6 +18,7 @@ from lgym.models.gguf import converted_file
 from lgym.models.kernels.float32 import use_float32_adapters
 from lgym.models.kernels.fused_lora import fuse_lora
 from lgym.models.kernels.fused_rms_norm import fuse_norms
+from lgym.models.kernels.int8_linear import quantize_linear_layers
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.layout import select_layout
 from lgym.models.registry import REGISTRY, ModelEntry, converted_folder, find_entry
@@ -29,6 +30,9 @@ PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:\n{% endif %}"
 )
+
+
+BITSANDBYTES_BITS = ("4bit", "8bit")
 
 
 class ModelNotFoundError(ConfigError):
@@ -72,7 +76,7 @@ def assemble_llm(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
-        model = add_adapters(model, config.lora, entry, quantized=config.quantization is not None)
+        model = add_adapters(model, config.lora, entry, quantized=config.quantization in BITSANDBYTES_BITS)
     if hasattr(model, "peft_config"):
         use_float32_adapters(model)
         fuse_lora(model)
@@ -189,7 +193,7 @@ def load_pretrained(
             dtype=dtype,
             attn_implementation=attention,
             quantization_config=_quantization(config, dtype),
-            device_map={"": device} if config.quantization is not None else None,
+            device_map={"": device} if config.quantization in BITSANDBYTES_BITS else None,
             weights_only=True,  # of the old .bin format, which is a pickle
             **options,
         )
@@ -210,7 +214,22 @@ def load_pretrained(
             "else than tensors, and opening that could run a program of whoever wrote it; or they are "
             "damaged. Give a model with safetensors."
         ) from error
+    if config.quantization == "int8":
+        _quantize_to_int8(model, config.model, device)
     return model, tokenizer
+
+
+def _quantize_to_int8(model: PreTrainedModel, name: str, device: torch.device) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"quantization: int8 runs on CPUs and CUDA, and this device is {device.type}: leave it out, or "
+            "set trainer.accelerator to cpu."
+        )
+    if not quantize_linear_layers(model):
+        raise ConfigError(
+            f"quantization: int8 takes linear layers of torch, and {name} ({model.config.model_type}) has "
+            "none: leave it out."
+        )
 
 
 def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tuple[str, list[str]]:
@@ -240,7 +259,7 @@ def _find_source(model: str, entry: ModelEntry, *, revision: str | None) -> tupl
 
 
 def _quantization(config: LLMConfig, dtype: torch.dtype) -> Any:
-    if config.quantization is None:
+    if config.quantization not in BITSANDBYTES_BITS:
         return None
     if not is_bitsandbytes_available():
         raise ConfigError(

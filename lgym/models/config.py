@@ -60,7 +60,9 @@ class LLMConfig:
         model: a registry name (such as smollm2-135m-instruct), a folder, a GGUF file (which is converted
             once), or a model id of the Hugging Face Hub.
         lora: adapters on the frozen model; null trains every weight.
-        quantization: quantize the frozen weights to 4 or 8 bits, with bitsandbytes. Needs adapters.
+        quantization: quantize the frozen weights, for which the model needs adapters: int8 computes their
+            products in whole numbers, faster than in bf16 and rounded to 1 % of a row's largest; 4bit and
+            8bit save memory, with bitsandbytes.
         attn_implementation: attention code of transformers (eager or sdpa); null takes eager on the CPU,
             where it is faster for short rows, and sdpa elsewhere.
         gradient_checkpointing: recompute activations in the backward pass: less memory, about a third more
@@ -75,7 +77,7 @@ class LLMConfig:
 
     model: str = "smollm2-135m-instruct"
     lora: LoraSettings | None = field(default_factory=LoraSettings)
-    quantization: Literal["4bit", "8bit"] | None = None
+    quantization: Literal["4bit", "8bit", "int8"] | None = None
     attn_implementation: str | None = None
     gradient_checkpointing: bool = False
     hidden_cache_mb: int = 256

@@ -29,7 +29,7 @@ def load_model_and_tokenizer(
             Hugging Face Hub.
         dtype: precision of the weights; None takes the registry's, or float32 for a model that is not in it.
         device: the device to put it on; the CPU, with a warning, where it is a GPU that is not there.
-        quantization: `4bit` or `8bit` quantizes the weights, with bitsandbytes.
+        quantization: `int8`, `4bit` or `8bit` quantizes the weights, as in `LLMConfig`.
         revision: branch, tag or commit of the Hub repository.
         trust_remote_code: run code that comes with the model.
 
@@ -42,7 +42,8 @@ def load_model_and_tokenizer(
     )
     dtype, device = dtype or getattr(torch, entry.dtype), available_device(device)
     loaded, tokenizer = load_pretrained(config, entry, dtype=dtype, device=device)
-    return loaded if quantization is not None else nn.Module.to(loaded, device), tokenizer
+    in_place = getattr(loaded, "is_quantized", False)
+    return loaded if in_place else nn.Module.to(loaded, device), tokenizer
 
 
 def wrap_pretrained(

@@ -14,20 +14,32 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from lgym.models.kernels.int8_linear import Int8Linear, frozen_product, frozen_product_backward
+
 
 class LoraMap(torch.autograd.Function):
-    """The map above of x [..., in], with frozen W [out, in], A [r, in] and B [out, r], in x's precision."""
+    """The map above of x [..., in], with frozen W [out, in], A [r, in] and B [out, r], in x's precision.
+
+    W may be int8, with scales [out].
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor | None,
+        bias: Tensor | None,
+        a: Tensor,
+        b: Tensor,
+        scaling: float,
     ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         a_cast, b_cast = a.to(x.dtype), (b * scaling).to(x.dtype)
         inner = rows @ a_cast.T  # [rows, r]
-        out = rows @ weight.T if bias is None else torch.addmm(bias, rows, weight.T)
+        out = frozen_product(rows, weight, scale, bias)
         out.addmm_(inner, b_cast.T)
-        ctx.save_for_backward(rows, weight, a_cast, b_cast, inner)
+        ctx.save_for_backward(rows, weight, scale, a_cast, b_cast, inner)
         ctx.scaling = scaling
         ctx.shape = x.shape
         ctx.dtypes = a.dtype, b.dtype
@@ -36,21 +48,21 @@ class LoraMap(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, a, b, inner = ctx.saved_tensors
+        rows, weight, scale, a, b, inner = ctx.saved_tensors
         grad = grad.reshape(-1, grad.shape[-1])
         grad_inner = grad @ b  # [rows, r]
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = grad @ weight
+            grad_x = frozen_product_backward(grad, weight, scale)
             grad_x.addmm_(grad_inner, a)
             grad_x = grad_x.view(ctx.shape)
         grad_a = (grad_inner.T @ rows).to(ctx.dtypes[0])
         grad_b = (grad.T @ inner).to(ctx.dtypes[1]) * ctx.scaling
-        return grad_x, None, None, grad_a, grad_b, None
+        return grad_x, None, None, None, grad_a, grad_b, None
 
 
 class FusedLoraLinear(LoraLinear):
-    """peft's LoRA layer, fused where it is plain: unquantized, one adapter, not merged, no dropout, no
+    """peft's LoRA layer, fused where it is plain: at most in int8, one adapter, not merged, no dropout, no
     autocast.
 
     Everything else goes to peft's own forward.
@@ -62,7 +74,8 @@ class FusedLoraLinear(LoraLinear):
             return super().forward(x, *args, **kwargs)
         base = self.get_base_layer()
         a, b = self.lora_A[name].weight, self.lora_B[name].weight
-        return LoraMap.apply(x, base.weight, base.bias, a, b, self.scaling[name])
+        scale = getattr(base, "scale", None)
+        return LoraMap.apply(x, base.weight, scale, base.bias, a, b, self.scaling[name])
 
     def _plain_adapter(self) -> str | None:
         # the name of the only adapter, if it is on and adds nothing but B A x
@@ -79,7 +92,7 @@ def fuse_lora(model: nn.Module) -> None:
     for layer in model.modules():
         if (
             type(layer) is LoraLinear
-            and type(layer.get_base_layer()) is nn.Linear
+            and type(layer.get_base_layer()) in (nn.Linear, Int8Linear)
             and not any(parameter.requires_grad for parameter in layer.get_base_layer().parameters())
         ):
             layer.__class__ = FusedLoraLinear

@@ -6,6 +6,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from lgym.models.kernels.int8_linear import Int8Linear
 from lgym.models.llm import Layout, ValueHeadLLM
 from lgym.models.prefix_sharing.frozen_blocks import find_frozen_blocks
 from lgym.models.prefix_sharing.tree_attention import switch_tree_attention
@@ -69,7 +70,8 @@ def select_layout(llm: ValueHeadLLM, hidden_cache_bytes: int = 0) -> None:
 
 
 def _tolerance(llm: ValueHeadLLM) -> float:
-    if getattr(llm.causal_lm, "is_quantized", False):  # such weights are multiplied in 8 bits or bf16
+    in_int8 = any(isinstance(module, Int8Linear) for module in llm.modules())
+    if in_int8 or getattr(llm.causal_lm, "is_quantized", False):  # multiplied in 8 bits or bf16
         return TOLERANCES[torch.bfloat16]
     wide = CPU_TOLERANCE if llm.device.type == "cpu" else ACCELERATOR_TOLERANCE
     return TOLERANCES.get(llm.causal_lm.get_input_embeddings().weight.dtype, wide)

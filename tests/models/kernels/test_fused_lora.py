@@ -55,7 +55,7 @@ def test_gradients_by_finite_differences():
     )
     for tensor in (x, a, b):
         tensor.requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, a, b: LoraMap.apply(x, w, bias, a, b, 2.5), (x, a, b))
+    assert torch.autograd.gradcheck(lambda x, a, b: LoraMap.apply(x, w, None, bias, a, b, 2.5), (x, a, b))
 
 
 def test_half_precision_is_as_close_as_pefts():
