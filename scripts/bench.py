@@ -211,6 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--hidden-cache-mb", type=int, default=256, help="to keep what comes out of the blocks below them"
     )
+    parser.add_argument(
+        "--quantization", choices=["int8", "8bit", "4bit"], help="as model.init_args.llm.quantization"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument(
         "--profile", type=Path, help="write a trace of each task's second rollout, for chrome://tracing"
@@ -245,11 +248,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     steps = tqdm(total=len(options.task) + 1, desc="roofline", file=sys.stderr)
     machine = f"{platform.machine()} {device.type}"
     bare = Roofline(options.model, dtype, device, shapes=SHAPES, repeat=options.repeat)
-    report = Report(machine, options.model, options.precision, torch.get_num_threads())
+    precision = ", ".join(filter(None, (options.precision, options.quantization)))
+    report = Report(machine, options.model, precision, torch.get_num_threads())
     config = LLMConfig(
         model=options.model,
         lora=LoraSettings(last_blocks=options.last_blocks),
         hidden_cache_mb=options.hidden_cache_mb,
+        quantization=options.quantization,
     )
     llm = build_llm(config, dtype=dtype, device=device).to(device)
     for task in options.task:

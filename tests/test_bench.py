@@ -14,8 +14,8 @@ from peers.rate import Rate
 from roofline import Rates, between
 
 
-@pytest.mark.parametrize("task", ["blackjack", "letters"])
-def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
+@pytest.mark.parametrize(("task", "quantization"), [("blackjack", "int8"), ("letters", None)])
+def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task, quantization):
     """Distinct tokens can be no more than all tokens, phases no faster than the whole."""
     monkeypatch.setattr(bench, "SHAPES", ((2, 8),))
     monkeypatch.setitem(bench.TASKS["blackjack"], "num_envs", 8)
@@ -29,6 +29,7 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
         "32-true",
         "--accelerator",
         "cpu",
+        *(() if quantization is None else ("--quantization", quantization)),
     ]
     bench.main(
         [
@@ -42,6 +43,7 @@ def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task):
         ]
     )
     report = json.loads((tmp_path / "b.json").read_text())
+    assert report["precision"] == ("32-true" if quantization is None else "32-true, int8")
     (result,) = report["results"]
     for name in ("playing", "updating"):
         phase = result[name]
