@@ -63,7 +63,7 @@ def test_a_key_that_stands_twice(failing, tmp_path):
     twice = tmp_path / "twice.yaml"
     twice.write_text(BLACKJACK.read_text().replace("    optimizer:\n", "    llm: {}\n    optimizer:\n"))
     said = failing(config=twice)
-    assert "the key 'llm' stands twice in one place, in lines 14 and 17" in said
+    assert "the key 'llm' stands twice in one place, in lines 13 and 16" in said
     assert "'agent' stands twice" in failing(data="{agent: lgym.agents.TaxiAgent, env: Taxi-v3, agent: null}")
 
 
@@ -161,7 +161,7 @@ def test_every_weight_in_bf16_is_refused(failing, tmp_path):
     """The optimizer's small steps would vanish."""
     whole = tmp_path / "whole.yaml"
     whole.write_text(BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null"))
-    assert "32-true or bf16-mixed" in failing(config=whole)
+    assert "32-true or bf16-mixed" in failing(config=whole, trainer__precision="bf16-true")
 
 
 class BrokenAgent(EchoAgent):
