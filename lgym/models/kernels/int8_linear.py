@@ -3,8 +3,8 @@
     y = s_x s_w (X W^T),    X = round(x / s_x),    s_x = max |x| / 126    (and W, s_w alike)
 
 X W^T is a product of whole numbers, which a CPU computes several times as fast as one in bf16 or fp32:
-vector-wise quantization (Dettmers et al. 2022, arXiv:2208.07339, section 3.1). The gradient of x is computed
-in the same way (SwitchBack, Wortsman et al. 2023, arXiv:2304.13013, section 2.2). A row's result does not
+vector-wise quantization (Dettmers et al. 2022, arXiv:2208.07339). The gradient of x is computed
+in the same way (SwitchBack, Wortsman et al. 2023, arXiv:2304.13013). A row's result does not
 depend on those beside it, since sums of whole numbers are exact.
 """
 
@@ -18,16 +18,14 @@ from torch.nn import functional as F
 LEVELS = 126
 """Largest whole number: in bf16 a quotient may be too large by a half, and 127.5 would be rounded to 128."""
 
-SMALLEST = 1e-12
-"""Scale of rows that are zero."""
-
 GPU_ROWS = 17
 """Rows of a product that CUDA takes at the least."""
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Rows [n, k] as whole numbers, int8 [n, k], and their scales [n, 1] in x's precision."""
-    scale = x.abs().amax(1, keepdim=True).mul_(1 / LEVELS).clamp_min_(SMALLEST)
+    smallest = torch.finfo(x.dtype).tiny  # for rows of zeros alone: gradients of long batches are small too
+    scale = x.abs().amax(1, keepdim=True).mul_(1 / LEVELS).clamp_min_(smallest)
     return (x / scale).round_().to(torch.int8), scale
 
 
