@@ -1,4 +1,4 @@
-"""MKL's strict mode: where lgym sets it, and what products are with it."""
+"""MKL's strict mode and the waiting of threads: where lgym sets them, and what products are with it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SHOW = "print(os.environ.get('MKL_CBWR'))"
 
 
 def run(code: str, **variables: str) -> str:
-    """What Python prints in a process of its own, in which MKL's mode is not set unless it is given."""
-    env = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"} | variables
+    """What Python prints in a process of its own, in which nothing of lgym's is set unless it is given."""
+    ours = {"MKL_CBWR", *math_libraries.USERS_CHOICE}
+    env = {name: value for name, value in os.environ.items() if name not in ours} | variables
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=120
     )
@@ -39,6 +40,28 @@ def test_the_users_mode_stays():
 def test_nothing_is_set_behind_torch():
     """Processes that this one starts would compute otherwise than itself."""
     assert run(f"import os, torch, lgym; {SHOW}") == "None"
+
+
+WAITS = "print(*(os.environ.get(n) for n in ('GOMP_SPINCOUNT', 'KMP_BLOCKTIME', 'OMP_WAIT_POLICY')))"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, "1000 1 None"),
+        ({"OMP_WAIT_POLICY": "active"}, "None None active"),
+        ({"GOMP_SPINCOUNT": "7"}, "7 None None"),
+        ({"KMP_BLOCKTIME": "infinite"}, "None infinite None"),
+    ],
+    ids=str,
+)
+def test_threads_soon_sleep_unless_the_user_has_said_how_they_wait(chosen, expected):
+    """With a policy of the user's, a spin count beside it would go before it."""
+    assert run(f"import os, lgym; {WAITS}", **chosen) == expected
+
+
+def test_a_program_that_imports_torch_first_keeps_its_way_of_waiting():
+    assert run(f"import os, torch, lgym; {WAITS}") == "None None None"
 
 
 def test_a_row_of_a_product_does_not_depend_on_those_beside_it():

@@ -7,6 +7,7 @@ from lgym.callbacks.disk import DiskGuard
 from lgym.callbacks.early_stopping import StopOnReturnThreshold
 from lgym.callbacks.episode_logger import EpisodeLogger, TranscriptWriter
 from lgym.callbacks.export import AdapterExport
+from lgym.callbacks.phase_profiler import PhaseProfiler
 from lgym.callbacks.progress import RolloutProgress
 from lgym.callbacks.rollout_notes import RolloutNotes
 from lgym.callbacks.signals import GracefulShutdown, follow_first_process
@@ -22,6 +23,7 @@ __all__ = [
     "DiskGuard",
     "EpisodeLogger",
     "GracefulShutdown",
+    "PhaseProfiler",
     "RolloutNotes",
     "RolloutProgress",
     "RunSummary",

@@ -7,6 +7,8 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
+from lgym.phases import seconds_by_phase
+
 SHOWN_METRICS = (
     ("return", "rollout/return_mean"),
     ("entropy", "policy/entropy"),
@@ -14,20 +16,26 @@ SHOWN_METRICS = (
     ("KL", "policy/approx_kl"),
     ("value", "blackjack/value_sampled"),
 )
+RATED_PHASES = ("playing", "preparing", "learning")
 
 
 class RolloutProgress(ProgressBar):
-    """A line for the run (rollouts, mean return, entropy, KL), and a line for the current rollout."""
+    """A line for the run (rollouts, mean return, entropy, KL, turns a second of playing and learning), and a
+    line for the current rollout."""
 
     _enabled = True
     _run: tqdm | None = None
     _phase: tqdm | None = None
+    _seconds = 0.0
 
     def disable(self) -> None:
         self._enabled = False
 
     def enable(self) -> None:
         self._enabled = True
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._seconds_spent()
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         tqdm.write(kwargs.get("sep", " ").join(map(str, args)), file=sys.stderr)
@@ -52,6 +60,8 @@ class RolloutProgress(ProgressBar):
         if self._enabled:
             run, metrics = self._open_run(), trainer.callback_metrics
             shown = {k: f"{float(metrics[name]):.3f}" for k, name in SHOWN_METRICS if name in metrics}
+            if "rollout/turns" in metrics:
+                shown["turns/s"] = f"{float(metrics['rollout/turns']) / self._seconds_spent():,.0f}"
             run.set_postfix({"return": "no episode has ended yet", **shown})
             run.n = trainer.current_epoch + 1
             run.refresh()
@@ -61,6 +71,12 @@ class RolloutProgress(ProgressBar):
             if bar is not None:
                 bar.close()
         self._phase = self._run = None
+
+    def _seconds_spent(self) -> float:
+        """Seconds of playing and learning since the last call."""
+        before = self._seconds
+        self._seconds = sum(s for name, s in seconds_by_phase().items() if name.startswith(RATED_PHASES))
+        return self._seconds - before
 
     def _open_run(self) -> tqdm:
         if self._run is None:

@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lgym.callbacks.disk import DiskFullError
+from lgym.phases import phase
 from lgym.types import LgymError
 
 ZIP_END = b"PK\x05\x06"  # begins an archive's last record, of 22 bytes; the last two are its comment's length
@@ -35,6 +36,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     data is loaded.
     """
 
+    @phase("checkpoints")
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:

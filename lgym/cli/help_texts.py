@@ -47,6 +47,8 @@ OPTIONS = {
     "trainer.enable_progress_bar": "Show the progress bar.",
     "trainer.enable_checkpointing": "Write checkpoints/last.ckpt after every rollout.",
     "trainer.accumulate_grad_batches": "Minibatches whose gradients are added up for a step.",
+    "trainer.profiler": "`phases` prints at the end what the run's time was spent on; `simple`, "
+    "`advanced` and `pytorch` are Lightning's.",
     "trainer.deterministic": "Compute with operations that repeat bit for bit, where a GPU has others.",
     "trainer.log_every_n_steps": "How often metrics of single steps are logged.",
     "ckpt_path": "Checkpoint to go on from: a file, or `last` for the newest run's in "

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.fit_loop import _FitLoop
 
+from lgym.callbacks import PhaseProfiler
 from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
@@ -39,6 +40,8 @@ class LgymTrainer(Trainer):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("profiler") == "phases":
+            kwargs["profiler"] = PhaseProfiler()
         super().__init__(*args, **kwargs)
         loop, self.fit_loop = (
             self.fit_loop,

@@ -158,6 +158,10 @@ class EvaluationConfig:
     eval_episodes: int = 100
     """Episodes that validate and test play in each mode, greedy and sampled; predict as many."""
 
+    eval_ci: float | None = None
+    """Half the width of the mean return's 95 % interval at which validate and test stop before they have
+    played `eval_episodes`, behind 50 and in whole turns of all environments; null plays them all."""
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig, EnvConfig):
@@ -194,6 +198,8 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
                 yield f"{name} is {value}; it must be 1 or more."
         if self.target_rollout_seconds is not None and self.target_rollout_seconds <= 0:
             yield f"target_rollout_seconds is {self.target_rollout_seconds}; it must be above 0."
+        if self.eval_ci is not None and self.eval_ci <= 0:
+            yield f"eval_ci is {self.eval_ci}; it must be above 0, or null."
         episodes, turns = self.episodes_per_rollout, self.turns_per_rollout
         if episodes is not None and turns is not None:
             yield (

@@ -27,6 +27,8 @@ from lgym.rollout import Prompt
 from lgym.terminal import say
 from lgym.types import Episode, Learner
 
+MODES = (True, False)  # of an evaluation: greedy, sampled
+
 
 class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     """Plays live episodes to fill each batch. One Lightning epoch is one rollout."""
@@ -152,11 +154,11 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return [self._evaluation_loader("validate", greedy=greedy) for greedy in (True, False)]
+        return [self._evaluation_loader("validate", greedy=greedy, margin=self.eval_ci) for greedy in MODES]
 
     def test_dataloader(self) -> list[DataLoader]:
         """The same as `val_dataloader`, with other episodes."""
-        return [self._evaluation_loader("test", greedy=greedy) for greedy in (True, False)]
+        return [self._evaluation_loader("test", greedy=greedy, margin=self.eval_ci) for greedy in MODES]
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
@@ -169,6 +171,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         greedy: bool = False,
         kept_transcripts: int = 0,
         outcome: Any = statistics,
+        margin: float | None = None,
     ) -> DataLoader:
         dataset = EvaluationDataset(
             self.learner,
@@ -177,6 +180,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             episodes=shard_range(self.eval_episodes)[1],
             progress=self.show_progress,
             outcome=outcome,
+            margin=margin,
         )
         return loader(dataset)
 

@@ -6,16 +6,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from lgym import distributed
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.resolved_config import ResolvedConfig
 from lgym.data.rollout.collector import Collector, Progress
 from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
+from lgym.phases import phase
 from lgym.rollout import EpisodeStatistics, Rollout
 from lgym.types import Episode, Learner
+
+MIN_EPISODES = 50
+"""Episodes of an evaluation before its interval is believed: rare successes are not among the first."""
 
 
 class InFlight:
@@ -69,7 +75,8 @@ class RolloutDataset(IterableDataset):
         self.rollouts += 1
         if sampler is not None:
             sampler.add_rollout(rollout)
-        batch, metrics = self.learner.prepare(rollout)
+        with phase("preparing"):
+            batch, metrics = self.learner.prepare(rollout)
         batches = self._demonstrations(batch) if warming_up else self._passes(batch)
         first = next(batches)
         yield InFlight(replace(first, metrics=metrics, token_traces=batch.token_traces))
@@ -100,7 +107,7 @@ class RolloutDataset(IterableDataset):
         """Play `episodes`, by default as many episodes or turns as a rollout has; with bonuses where they are
         wanted."""
         settings, play = self.settings, self.play
-        with self.learner.inference() as policy:
+        with phase("playing"), self.learner.inference() as policy:
             rollout = play.collector.play(
                 policy,
                 play.rngs["actions"],
@@ -127,7 +134,11 @@ def transcripts(collector: Collector, _: Rollout) -> Sequence[Episode]:
 
 @dataclass(eq=False)
 class EvaluationDataset(IterableDataset):
-    """Plays the same episodes, by seed, whenever it is iterated; yields their outcome as one batch."""
+    """Plays the same episodes, by seed, whenever it is iterated; yields their outcome.
+
+    With a `margin` it plays them in parts, of one in each environment, until the mean return is known so
+    well: whole parts, so that short episodes are not preferred. Each part's outcome is a batch.
+    """
 
     learner: Learner
     make_collector: Callable[[], Collector]
@@ -141,17 +152,44 @@ class EvaluationDataset(IterableDataset):
     outcome: Callable[[Collector, Rollout], Any] = statistics
     """The batch to yield, of what was played."""
 
+    margin: float | None = None
+    """Half the width of the mean return's 95 % interval at which to stop; `None` plays all episodes."""
+
     def __iter__(self) -> Iterator[InFlight]:
-        if self.episodes == 0:  # more processes than episodes
+        if self.episodes == 0 and self.margin is None:  # more processes than episodes
             return
         collector = self.make_collector()
         rng = None if self.seed is None else np.random.default_rng(self.seed)
+        batches, returns = [], torch.zeros(0)
         try:
-            with self.learner.inference() as policy:
-                rollout = collector.play(policy, rng, episodes=self.episodes, progress=self.progress)
+            with phase("evaluating"), self.learner.inference() as policy:
+                for part in self._parts(len(collector.runners)):
+                    if part > 0:
+                        rollout = collector.play(policy, rng, episodes=part, progress=self._progress(returns))
+                        batches.append(self.outcome(collector, rollout))
+                        returns = torch.cat([returns, rollout.episode_returns])
+                    if self._is_known(returns):
+                        break
         finally:
             collector.close()
-        yield InFlight(self.outcome(collector, rollout))
+        yield from map(InFlight, batches)
+
+    def _parts(self, num_envs: int) -> list[int]:
+        """The number of episodes of each part; every process has as many parts."""
+        size = max(self.episodes if self.margin is None else num_envs, 1)
+        count = max(distributed.all_gather_object(-(-self.episodes // size)))
+        return [max(0, min(size, self.episodes - part * size)) for part in range(count)]
+
+    def _progress(self, returns: Tensor) -> Progress:
+        return lambda done, _: self.progress(len(returns) + done, self.episodes)
+
+    def _is_known(self, returns: Tensor) -> bool:
+        """Check if the mean return over all processes is known well enough."""
+        if self.margin is None:
+            return False
+        all_returns = distributed.all_gather_cat(returns)
+        n = len(all_returns)
+        return n >= MIN_EPISODES and 1.96 * float(all_returns.std()) / n**0.5 <= self.margin
 
 
 def warm_up_episodes(settings: ResolvedConfig) -> int | None:

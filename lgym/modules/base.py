@@ -22,7 +22,7 @@ from lgym.modules.checkpointing import (
     run_state,
     trained_state,
 )
-from lgym.modules.config_checks import require_reference, require_whole_weights
+from lgym.modules.config_checks import require_reference, require_single_pass, require_whole_weights
 from lgym.modules.configs import CLIPPED, CriticConfig, LossConfig, SFTConfig
 from lgym.modules.groups import require_comparable, require_groups, zero_variance_groups
 from lgym.modules.learning_rates import default_optimizer, parameter_groups
@@ -38,9 +38,9 @@ from lgym.modules.token_objective import (
     term_weights,
     value_objective,
 )
+from lgym.phases import phase
 from lgym.policies import CandidatePolicy, GenerationPolicy, LLMPolicy, ThinkPolicy
 from lgym.rollout import Rollout
-from lgym.types import ConfigError
 
 AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy | LLMPolicy
 """The policies by name, so that a YAML may leave out the class path, and any of a user's own."""
@@ -150,12 +150,9 @@ class PolicyLearner(OptimizedModule, ABC):
     def setup(self, stage: str) -> None:
         if stage == "fit" and self.compares_groups:
             require_groups(self.trainer, type(self).__name__)
-        passes = getattr(self.trainer.datamodule, "update_epochs", 1)  # type: ignore[attr-defined]
-        if stage == "fit" and self.loss_config.clip_low is None and passes > 1:
-            raise ConfigError(
-                f"{type(self).__name__} without clipping learns from a rollout once, and data.update_epochs "
-                f"is {passes}: set it to 1, or set model.loss.clip_low and clip_high."
-            )
+        if stage == "fit" and self.single_pass:
+            passes = getattr(self.trainer.datamodule, "update_epochs", 1)  # type: ignore[attr-defined]
+            require_single_pass(passes, type(self).__name__)
 
     def configure_model(self) -> None:
         if not hasattr(self.policy, "llm"):
@@ -164,7 +161,8 @@ class PolicyLearner(OptimizedModule, ABC):
             device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
             dtype = torch.get_default_dtype()
             config = self.llm_config.for_text() if self.policy.generates_text else self.llm_config
-            llm = build_llm(config, dtype=dtype, device=device, value_head=self.has_critic)
+            with phase("loading the model"):
+                llm = build_llm(config, dtype=dtype, device=device, value_head=self.has_critic)
             self.policy.bind(llm)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -252,7 +250,8 @@ class PolicyLearner(OptimizedModule, ABC):
         return bool(distributed.all_reduce_weighted_mean(kl, num_turns) > target)
 
     def training_step(self, batch: ResponseBatch, batch_idx: int) -> Tensor | None:
-        loss, metrics = (None, {}) if self.rollout_failed else self.loss(batch)
+        with phase("learning/loss"):
+            loss, metrics = (None, {}) if self.rollout_failed else self.loss(batch)
         if batch.metrics is not None:
             gap = {name: float(metrics.pop(name)) for name in (GAP,) if name in metrics}
             self.rollout_metrics = reduce_metrics({**batch.metrics, **gap})

@@ -18,6 +18,15 @@ def require_reference(kl_coef: float, llm: LLMConfig) -> None:
         )
 
 
+def require_single_pass(passes: int, algorithm: str) -> None:
+    """Refuse further passes over a rollout without clipping."""
+    if passes > 1:
+        raise ConfigError(
+            f"{algorithm} without clipping learns from a rollout once, and data.update_epochs is {passes}: "
+            "set it to 1, or set model.loss.clip_low and clip_high."
+        )
+
+
 def require_one_of(name: str, value: str, choices: Any) -> None:
     """Refuse a text that is not among those of a `Literal`: a program may give any."""
     if value not in get_args(choices):

@@ -1,6 +1,5 @@
 """Optimizer steps of a LightningModule: learning rates, counts, and gradients that are not finite."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,16 @@ from lgym.modules.evaluation import EvaluatedModule
 from lgym.modules.learning_rates import rates_of, scale_rates
 from lgym.modules.nonfinite import NonFiniteLossError
 from lgym.modules.schedules import WarmupCosine
+from lgym.phases import phase, seconds_by_phase
+
+TIME_METRICS = {
+    "time/environment_seconds": "playing/environments",
+    "time/policy_seconds": "playing/policy",
+    "time/preparation_seconds": "preparing",
+    "time/update_seconds": "learning",
+    "time/evaluation_seconds": "evaluating",
+}
+"""Beginnings of the names of a metric's phases."""
 
 
 class OptimizedModule(EvaluatedModule, ABC):
@@ -32,7 +41,7 @@ class OptimizedModule(EvaluatedModule, ABC):
         self.on_nonfinite: Callable[[str], None] | None = None  # a guard's, which then puts the run right
         self.rollout_failed = False  # it is not learned from any more
         self.gradient_wanted = False  # a minibatch has been learned from since the last step
-        self._update_began = 0.0
+        self._seconds_before: dict[str, float] = {}  # by phase, up to the last rollout's end
 
     @abstractmethod
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -59,6 +68,9 @@ class OptimizedModule(EvaluatedModule, ABC):
         self.lr_factor = factor
         scale_rates(self.trainer, self.configured_rates, factor)
 
+    def on_fit_start(self) -> None:
+        self._seconds_before = seconds_by_phase()
+
     def on_train_start(self) -> None:
         self.scale_learning_rates(self.lr_factor)
 
@@ -68,14 +80,26 @@ class OptimizedModule(EvaluatedModule, ABC):
         self.steps_taken = 0
         self.steps_braked = 0
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 0:
-            self._update_began = time.perf_counter()
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        with phase("learning/gradients"):
+            super().backward(loss, *args, **kwargs)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        with phase("learning"):
+            super().optimizer_step(*args, **kwargs)
 
     def on_train_epoch_end(self) -> None:
         counts = {"optim/steps": float(self.steps_taken), "optim/steps_braked": float(self.steps_braked)}
-        seconds = {"time/update_seconds": time.perf_counter() - self._update_began}
-        self.log_dict({**counts, **seconds, "optim/lr": self.learning_rate})
+        self.log_dict({**counts, **self._time_metrics(), "optim/lr": self.learning_rate})
+
+    def _time_metrics(self) -> dict[str, float]:
+        """Seconds since the last rollout's end, by what they were spent on."""
+        before, self._seconds_before = self._seconds_before, seconds_by_phase()
+        spent = {name: total - before.get(name, 0.0) for name, total in self._seconds_before.items()}
+        return {
+            metric: sum(spent[name] for name in spent if name.startswith(phases))
+            for metric, phases in TIME_METRICS.items()
+        }
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.rollout_failed or (distributed.world_size() > 1 and not self.gradient_wanted):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -99,3 +101,54 @@ def test_a_process_without_episodes_makes_no_environments():
 
     idle = EvaluationDataset(None, make_collector, seed=None, episodes=0, progress=print)
     assert list(idle) == []
+
+
+def evaluation(returns, *, margin, num_envs=10, episodes=1000):
+    """Rollouts of an evaluation whose episodes have these returns, in their order; with how many in each."""
+    parts, shown = [], []
+
+    class Played:
+        runners = [None] * num_envs
+
+        def play(self, policy, rng, *, episodes, progress):
+            first = sum(parts)
+            parts.append(episodes)
+            progress(episodes, episodes)
+            return SimpleNamespace(episode_returns=torch.tensor(returns[first : first + episodes]))
+
+        def close(self):
+            pass
+
+    data = EvaluationDataset(
+        RecordingLearner(),
+        Played,
+        seed=0,
+        episodes=episodes,
+        progress=lambda *so_far: shown.append(so_far),
+        outcome=lambda collector, rollout: rollout.episode_returns,
+        margin=margin,
+    )
+    batches = [flight.batch for flight in data]
+    assert torch.cat(batches).tolist() == pytest.approx(returns[: sum(parts)])
+    assert shown == [(sum(parts[: n + 1]), episodes) for n in range(len(parts))]
+    return parts
+
+
+def test_an_evaluation_stops_where_its_mean_is_known_well_enough():
+    """Returns of 0 and 1 in turn have a standard deviation of a half: 1.96 / 2 / sqrt(n) <= 0.1 from 97
+    episodes on, which is the tenth part of ten."""
+    coins = [float(n % 2) for n in range(1000)]
+    assert evaluation(coins, margin=0.1) == [10] * 10
+    assert evaluation(coins, margin=0.05, num_envs=16) == [16] * 25
+    assert evaluation(coins, margin=0.01) == [10] * 100  # 9,604 would be needed: it plays all
+    assert evaluation(coins, margin=0.1, episodes=25) == [10, 10, 5]
+
+
+def test_without_a_margin_an_evaluation_is_played_in_one():
+    assert evaluation([1.0] * 1000, margin=None) == [1000]
+
+
+def test_the_first_failures_do_not_end_an_evaluation():
+    """After ten of them the standard deviation is 0, and a success in thirty is still to come."""
+    assert evaluation([0.0] * 1000, margin=0.01) == [10] * 5
+    assert len(evaluation([float(n % 30 == 29) for n in range(1000)], margin=0.03)) > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
@@ -73,3 +74,24 @@ def test_the_only_step_of_a_rollout_is_measured_after_it(tmp_path, model_folder,
     curves = fit(module, tmp_path, data={"update_epochs": 1, "minibatch_size": 1000}, trainer={})
     assert curves["optim/steps"] == [1, 1]
     assert min(curves["policy/old_kl"]) > 1e-4
+
+
+def test_the_time_of_each_rollout_is_told_by_what_it_was_spent_on(tmp_path, model_folder, monkeypatch):
+    """Of every rollout its own, also of the first, which is played before anything is learned; an evaluation
+    is no part of the update."""
+    act = CandidatePolicy.act
+
+    def slowly(self, *args, **kwargs):
+        time.sleep(0.05)
+        return act(self, *args, **kwargs)
+
+    monkeypatch.setattr(CandidatePolicy, "act", slowly)
+    trainer = {"max_epochs": 3, "limit_val_batches": 1.0}
+    curves = fit(ppo(model_folder), tmp_path, data={"update_epochs": 1}, trainer=trainer)
+    for played, policy in zip(curves["time/rollout_seconds"], curves["time/policy_seconds"], strict=True):
+        assert 0.05 <= policy <= played
+    for name in ("environment", "preparation", "update"):
+        assert min(curves[f"time/{name}_seconds"]) > 0
+    *between, last = curves["time/evaluation_seconds"]
+    assert between == [0, 0]
+    assert last >= 0.1  # greedy and sampled, once, at the end

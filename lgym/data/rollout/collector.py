@@ -13,6 +13,7 @@ from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.recorder import EpisodeCounts, Outcome, PromptTable, Recorder
 from lgym.envs.workers import WorkerLostError
 from lgym.memory import RememberedTurn
+from lgym.phases import part
 from lgym.rollout import Prompt, Rollout
 from lgym.types import ConfigError, Episode, Policy
 
@@ -79,7 +80,8 @@ class Collector:
         table = PromptTable(policy, keep_kv_cache=has_history)
         recorder = Recorder(table, len(self.runners), self.counts, self._latest)
         if prompts := self.prefetched():
-            policy.prefetch(prompts)
+            with part("policy"):
+                policy.prefetch(prompts)
         first = self._episodes_started
         self._last_episode = math.inf if episodes is None else first + episodes
         self._dynamic_sampling = DynamicSampling(self.group_size, self.dynamic_sampling_groups)

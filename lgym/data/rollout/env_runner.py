@@ -16,6 +16,7 @@ from lgym.envs.workers import (
     WorkerEnv,
     WorkerLostError,
 )
+from lgym.phases import part
 from lgym.rollout import Prompt, Response
 from lgym.types import ConfigError
 
@@ -201,7 +202,8 @@ class EnvRunner:
 
     def _receive(self) -> Any:
         try:
-            return self._env.receive()
+            with part("environments"):
+                return self._env.receive()
         except EnvironmentRaisedError as error:
             raise BrokenEnvironmentError(
                 f"{self._env.name} raised {error.said}\nThat was {self._position()}. The fault is the "

@@ -11,6 +11,7 @@ import torch
 
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.memory import RememberedTurn
+from lgym.phases import part
 from lgym.rollout import EpisodeStatistics, Prompt, Response, Rollout
 from lgym.types import Episode, Policy, Turn
 
@@ -83,7 +84,10 @@ class PromptTable:
         """The numbers of the responses to n numbered prompts: sampled, or without `rng` the likeliest."""
         prompts = [self.prompts[number] for number in prompt_index.tolist()]
         new = self.prompts[len(self.values) :]
-        responses, values = self._policy.act(prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=new)
+        with part("policy"):
+            responses, values = self._policy.act(
+                prompts, rng, keep_kv_cache=self._keep_kv_cache, bootstrap=new
+            )
         self._extend_values()
         self.values[prompt_index] = values.float().numpy()
         return np.array([self._number(response) for response in responses])
@@ -94,7 +98,9 @@ class PromptTable:
         self._extend_values()
         missing = np.isnan(self.values).nonzero()[0]
         if len(missing) and self._policy.has_critic:
-            self.values[missing] = self._policy.values([self.prompts[n] for n in missing]).float().numpy()
+            with part("policy"):
+                values = self._policy.values([self.prompts[n] for n in missing])
+            self.values[missing] = values.float().numpy()
 
     def turn(self, prompt_number: int, response_number: int, reward: float) -> Turn:
         """A turn as a person reads it."""
