@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from PIL import Image, ImageDraw, ImageFont
 
-from lgym.cli import LgymCLI
+from lgym.cli.command_line import LgymCLI
 from lgym.data import RolloutDataModule
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.modules import PolicyLearner

@@ -1,6 +1,6 @@
 """Help texts of the command line: what Lightning's parser says, in the words of a run of lgym."""
 
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentParser
 from typing import Any
 
 COMMANDS = {
@@ -86,9 +86,12 @@ def describe_options(parser: Any, command: str) -> None:
             action.help = SUPPRESS
 
 
-def describe_commands(parser: Any) -> None:
-    """Puts lgym's texts into the parser of the command itself, and into its list of subcommands."""
-    for action in parser._actions:
-        action.help = OPTIONS.get(action.dest, action.help)
-    for action in parser._subcommands_action._choices_actions:
-        action.help = COMMANDS[action.dest]
+def print_commands() -> None:
+    """Prints what the subcommands do."""
+    parser = ArgumentParser("lgym", "lgym COMMAND [--config FILE] [--any.option VALUE ...]", DESCRIPTION)
+    parser._actions[0].help = OPTIONS["help"]
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text)
+    parser.epilog = "`lgym COMMAND --help` lists a command's options."
+    parser.print_help()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lgym.cli import default_precision
+from lgym.cli.command_line import default_precision
 from lgym.models import LLMConfig
 
 
@@ -20,5 +20,5 @@ from lgym.models import LLMConfig
 def test_the_default_precision_is_the_models(monkeypatch, llm, expected):
     """A 135M model in fp32 runs at half the speed where bf16 is quick; whole weights in bf16 do not learn."""
     for quick in (True, False):
-        monkeypatch.setattr("lgym.cli.multiplies_bf16", lambda accelerator, quick=quick: quick)
+        monkeypatch.setattr("lgym.cli.command_line.multiplies_bf16", lambda accelerator, quick=quick: quick)
         assert default_precision(llm, "auto") == (expected if quick else "32-true")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from lgym.cli import main
@@ -59,3 +62,31 @@ def test_what_help_leaves_out_is_taken(tmp_path, model_folder):
     with pytest.raises(SystemExit) as stop:
         main(["fit", "--trainer.limit_val_batches=2", "--data.env=Echo-v0", "--print_config"])
     assert stop.value.code == 0
+
+
+def test_the_list_of_commands_loads_no_library():
+    """Torch, Lightning and transformers take four seconds; Python alone, with this list, a tenth of one."""
+    code = "import sys; from lgym.cli import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
+    assert "lgym.cli.help_texts" in loaded
+    assert not {"torch", "lightning", "transformers", "numpy"} & set(loaded.split())
+
+
+def test_no_command_lists_them(capsys):
+    """With status 2, since nothing was done."""
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 2
+    assert COMMANDS["fit"] in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_garbage_collector_is_back_at_work():
+    """It rests while libraries are imported, also where an import fails."""
+    code = (
+        "import gc, sys, lgym.cli\n"
+        "sys.modules['lightning.pytorch'] = None\n"
+        "try: lgym.cli.main(['check'])\n"
+        "except ImportError: print(gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "True", done.stderr

@@ -12,7 +12,8 @@ import yaml
 from helpers import spaces  # noqa: F401  (registers environments)
 from helpers.runs import scalars
 from lgym.agents import GeneralAgent
-from lgym.cli import DEFAULT_MODEL, main, written_out
+from lgym.cli import main
+from lgym.cli.command_line import DEFAULT_MODEL, written_out
 from lgym.cli.new import changed, horizon
 from lgym.data import RolloutDataModule
 from lgym.envs import make_env
@@ -76,9 +77,10 @@ def settings(monkeypatch):
         ("Blackjack-v1", "A2C"),
     ],
 )
-def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, env, algorithm):
+def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, monkeypatch, env, algorithm):
     """Catches a number that is written otherwise than it is meant, or one that is left out and falls to
     another default."""
+    monkeypatch.setattr("lgym.data.random_play.RandomPlay.turn_seconds", 1e-4)  # else that of this moment
     model = f"--model.init_args.llm.model={model_folder}"
     more = ["--data.target_rollout_seconds=1"] if env == "Robot-v0" else []
     module = f"--model=lgym.modules.{algorithm}"

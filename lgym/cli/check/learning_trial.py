@@ -61,7 +61,8 @@ def learn_from(
     while True:
         minibatch = next(batch.minibatches(size, order)).to(module.device)
         steps.append(Step(minibatch.num_units, _time_step(module, minibatch)))
-        growth = min(4, largest / size) if len(steps) > 1 else 1  # the first size twice: it warms up
+        rest = largest / size
+        growth = 1 if len(steps) == 1 else rest if rest < 8 else 4  # the first size twice: it warms up
         if size == largest and len(steps) > 1:
             break
         if len(steps) > 1 and steps[-1].seconds * growth > budget.until(LEARN_UNTIL):

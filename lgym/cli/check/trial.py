@@ -27,7 +27,7 @@ from lgym.types import Episode
 SHOWN_RESPONSES = 3
 SHARED_TURNS = 128  # of the first rollout, where prompts recur and are computed once
 SEPARATE_TURNS = 64  # of the first rollout, where each costs a forward pass or a response of its own
-SCORE_TURNS, SCORE_SECONDS = 4096, 12.0  # rollouts of twice the size follow until one of them is over
+SCORE_TURNS, SCORE_SECONDS = 4096, 6.0  # rollouts of twice the size follow until one of them is over
 MOST_ENVS, MOST_WORKERS = 128, 8
 MAKING_FRACTION = 0.1  # of the time, for making environments
 PLAY_UNTIL = 0.55  # of the time
