@@ -29,13 +29,34 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / scale).round_().to(torch.int8), scale
 
 
-def int8_product(x: Tensor, weight: Tensor) -> Tensor:
-    """[n, m] product of x [n, k] in floating point and whole numbers int8 [k, m], in x's precision."""
-    rows, scale = quantize_rows(x)
+class RowsInCommon:
+    """`quantize_rows` of what several layers ask for in turn, as queries, keys and values do, once.
+
+    It keeps x, so that no other tensor takes its place in memory.
+    """
+
+    def __init__(self) -> None:
+        self._of: Any = None
+        self._x: Tensor | None = None
+        self._rows: Any = None
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        of = x.data_ptr(), x._version, x.dtype, x.shape, x.stride()
+        if of != self._of:
+            self._of, self._x, self._rows = of, x.detach(), quantize_rows(x)
+        return self._rows
+
+
+rows_in_common = RowsInCommon()
+
+
+def int8_product(rows: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
+    """[n, m] product of whole numbers, int8 [n, k] with scales [n, 1] and int8 [k, m], in the scales'
+    precision."""
     count = len(rows)
     if rows.is_cuda and count < GPU_ROWS:
         rows = F.pad(rows, (0, 0, 0, GPU_ROWS - count))
-    return torch._int_mm(rows, weight)[:count].float().mul_(scale.float()).to(x.dtype)
+    return torch._int_mm(rows, weight)[:count].float().mul_(scale.float()).to(scale.dtype)
 
 
 def frozen_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -43,7 +64,7 @@ def frozen_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor
     weight has scales [out]."""
     if scale is None:
         return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
-    out = int8_product(x, weight.T).mul_(scale.to(x.dtype))
+    out = int8_product(*rows_in_common(x), weight.T).mul_(scale.to(x.dtype))
     return out if bias is None else out.add_(bias)
 
 
@@ -51,7 +72,7 @@ def frozen_product_backward(grad: Tensor, weight: Tensor, scale: Tensor | None) 
     """[n, in] gradient of x above, from that of the product [n, out]."""
     if scale is None:
         return grad @ weight
-    return int8_product(grad * scale.to(grad.dtype), weight)
+    return int8_product(*quantize_rows(grad * scale.to(grad.dtype)), weight)
 
 
 class FrozenMap(torch.autograd.Function):

@@ -14,6 +14,7 @@ from lgym.models.kernels.int8_linear import (
     int8_product,
     quantize_linear_layers,
     quantize_rows,
+    rows_in_common,
 )
 from lgym.types import ConfigError
 
@@ -55,10 +56,34 @@ def test_rows_are_rounded_to_their_scale(dtype, size):
 
 def test_rows_of_zeros_and_numbers_that_are_none():
     x = torch.tensor([[0.0, 0.0], [1.0, float("nan")], [2.0, -1.0]])
-    product = int8_product(x, torch.ones(2, 3, dtype=torch.int8))
+    product = int8_product(*quantize_rows(x), torch.ones(2, 3, dtype=torch.int8))
     assert product[0].tolist() == [0.0] * 3
     assert product[1].isnan().all(), "a number that is none must not pass for one"
     torch.testing.assert_close(product[2], torch.full((3,), 1.0), atol=0.02, rtol=0)
+
+
+def test_layers_of_one_input_share_its_rows(monkeypatch):
+    """Three layers round it once; another input in its place, or a change of it, is rounded anew."""
+    rounded = []
+
+    def counted(x):
+        rounded.append(x.clone())
+        return quantize_rows(x)
+
+    monkeypatch.setattr("lgym.models.kernels.int8_linear.quantize_rows", counted)
+    for _ in range(3):  # three inputs, each of which would be given the memory of the one before
+        x = torch.randn(4, 8)
+        for _ in range(3):
+            rows, scale = rows_in_common(x.view(4, 8))
+            expected, expected_scale = quantize_rows(x)
+            assert torch.equal(rows, expected)
+            assert torch.equal(scale, expected_scale)
+        del x
+    assert len(rounded) == 3
+    x = torch.randn(4, 8)
+    rows_in_common(x)
+    x[0] = 7.0
+    assert torch.equal(rows_in_common(x)[0], quantize_rows(x)[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
