@@ -14,6 +14,7 @@ from helpers.echo import CountingAgent
 from helpers.learners import RecordingLearner
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import FirstCandidatePolicy, text_response
+from lgym import distributed
 from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, InFlight, RolloutDataset, warm_up_episodes
 from lgym.data.rollout.training_play import TrainingPlay
@@ -152,3 +153,23 @@ def test_the_first_failures_do_not_end_an_evaluation():
     """After ten of them the standard deviation is 0, and a success in thirty is still to come."""
     assert evaluation([0.0] * 1000, margin=0.01) == [10] * 5
     assert len(evaluation([float(n % 30 == 29) for n in range(1000)], margin=0.03)) > 5
+
+
+def test_an_evaluation_counts_the_episodes_of_all_processes(monkeypatch):
+    """Two processes know the mean after half as many episodes each; they stop together, since each asks for
+    the other's returns as often, and one that has no episodes left goes on asking."""
+    coins = [float(n % 2) for n in range(1000)]
+    monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value, value])
+    assert evaluation(coins, margin=0.1) == [10] * 5
+    asked = []
+
+    def gather(value):
+        asked.append(value)
+        return [
+            value,
+            7 if isinstance(value, int) else torch.tensor(coins),
+        ]  # the other process has seven parts
+
+    monkeypatch.setattr(distributed, "all_gather_object", gather)
+    assert evaluation([0.5] * 20, margin=1e-9, episodes=20) == [10, 10]
+    assert len(asked) == 8
