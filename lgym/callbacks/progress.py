@@ -61,7 +61,9 @@ class RolloutProgress(ProgressBar):
             run, metrics = self._open_run(), trainer.callback_metrics
             shown = {k: f"{float(metrics[name]):.3f}" for k, name in SHOWN_METRICS if name in metrics}
             if "rollout/turns" in metrics:
-                shown["turns/s"] = f"{float(metrics['rollout/turns']) / self._seconds_spent():,.0f}"
+                shown["turns/s"] = (
+                    f"{float(metrics['rollout/turns']) / max(self._seconds_spent(), 1e-9):,.0f}"
+                )
             run.set_postfix({"return": "no episode has ended yet", **shown})
             run.n = trainer.current_epoch + 1
             run.refresh()
