@@ -175,8 +175,10 @@ class EvaluationDataset(IterableDataset):
         yield from map(InFlight, batches)
 
     def _parts(self, num_envs: int) -> list[int]:
-        """The number of episodes of each part; every process has as many parts."""
-        size = max(self.episodes if self.margin is None else num_envs, 1)
+        """The number of episodes of each part; with a margin every process has as many parts."""
+        if self.margin is None:
+            return [self.episodes]
+        size = max(num_envs, 1)
         count = max(distributed.all_gather_object(-(-self.episodes // size)))
         return [max(0, min(size, self.episodes - part * size)) for part in range(count)]
 

@@ -149,6 +149,12 @@ def test_without_a_margin_an_evaluation_is_played_in_one():
     assert evaluation([1.0] * 1000, margin=None) == [1000]
 
 
+def test_without_a_margin_no_process_waits_for_another(monkeypatch):
+    """One that has no episodes is not there to answer."""
+    monkeypatch.setattr(distributed, "all_gather_object", pytest.fail)
+    assert evaluation([1.0] * 5, margin=None, episodes=5) == [5]
+
+
 def test_the_first_failures_do_not_end_an_evaluation():
     """After ten of them the standard deviation is 0, and a success in thirty is still to come."""
     assert evaluation([0.0] * 1000, margin=0.01) == [10] * 5
