@@ -47,10 +47,12 @@ class RunSummary(L.Callback):
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._began = time.monotonic()
-        episodes = getattr(trainer.datamodule, "eval_episodes", "all")  # type: ignore[attr-defined]
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        episodes = getattr(data, "eval_episodes", "all")
+        most = "" if getattr(data, "eval_ci", None) is None else "at most "
         say(
-            f"Evaluating the policy before its first step: {episodes} episodes in each mode, as in every "
-            "evaluation (trainer.num_sanity_val_steps: 0 leaves it out)."
+            f"Evaluating the policy before its first step: {most}{episodes} episodes in each mode, as in "
+            "every evaluation (trainer.num_sanity_val_steps: 0 leaves it out)."
         )
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -36,6 +36,14 @@ def test_the_evaluation_before_the_first_step(tmp_path, model_folder, capsys):
     )
 
 
+def test_an_evaluation_that_may_stop_is_announced_so(tmp_path, model_folder, capsys):
+    """Its number of episodes is not known before."""
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, data__eval_episodes=60, data__eval_ci=9)
+    assert "before its first step: at most 60 episodes" in capsys.readouterr().out
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, data__eval_episodes=60)
+    assert "before its first step: 60 episodes" in capsys.readouterr().out
+
+
 def test_the_evaluation_before_the_first_step_changes_nothing(tmp_path, model_folder, capsys):
     """Weights and random states are those of a run without it."""
     with_it, without = tmp_path / "with", tmp_path / "without"
