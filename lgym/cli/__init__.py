@@ -26,8 +26,8 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _load() -> Callable[[list[str] | None], None]:
-    """The command line itself. Libraries make a million objects that stay, so that Python's garbage collector
-    would look at them many times over while they are imported, and at the program's end."""
+    """The command line itself. What libraries make while they are imported stays; Python's garbage collector
+    would look at it many times over meanwhile, and once more at the program's end."""
     if COMMAND_LINE in sys.modules:
         return sys.modules[COMMAND_LINE].run
     gc.disable()

@@ -27,8 +27,6 @@ from lgym.rollout import Prompt
 from lgym.terminal import say
 from lgym.types import Episode, Learner
 
-MODES = (True, False)  # of an evaluation: greedy, sampled
-
 
 class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     """Plays live episodes to fill each batch. One Lightning epoch is one rollout."""
@@ -154,15 +152,20 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         """Fixed-seed episodes: played greedily, then sampled."""
-        return [self._evaluation_loader("validate", greedy=greedy, margin=self.eval_ci) for greedy in MODES]
+        return self._evaluation_loaders("validate")
 
     def test_dataloader(self) -> list[DataLoader]:
         """The same as `val_dataloader`, with other episodes."""
-        return [self._evaluation_loader("test", greedy=greedy, margin=self.eval_ci) for greedy in MODES]
+        return self._evaluation_loaders("test")
 
     def predict_dataloader(self) -> DataLoader:
         """Sampled episodes with their full text, as a list of `Episode`."""
         return self._evaluation_loader("predict", kept_transcripts=self.eval_episodes, outcome=transcripts)
+
+    def _evaluation_loaders(self, stage: str) -> list[DataLoader]:
+        return [
+            self._evaluation_loader(stage, greedy=greedy, margin=self.eval_ci) for greedy in (True, False)
+        ]
 
     def _evaluation_loader(
         self,
