@@ -1,6 +1,7 @@
 """Collectives over the processes of a run. A process that is alone gets its own value, at no cost.
 
-Every function here but `rank`, `world_size` and `leave` has to be called by all processes, in the same order.
+Every function here but `rank`, `world_size`, `leave` and `keep_in` has to be called by all processes, in the
+same order.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,58 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+class Lockstep:
+    """Keeps processes together that can only pass forward together, while each has work of its own.
+
+    A process calls `step` before each pass. One that has come to a point that all come to (`meet`, which
+    every collective here begins with) takes part in the passes of the others with an empty one, until all
+    have come there; as transformers' generation does with `synced_gpus`.
+    """
+
+    def __init__(self, empty_pass: Callable[[], None], device_type: str) -> None:
+        self._empty_pass = empty_pass
+        self._device_type = device_type
+        self._helps = False
+
+    def step(self) -> None:
+        """Tell the others that this process passes forward now."""
+        if not self._helps:
+            self._anyone_passes(True)
+
+    def meet(self) -> None:
+        """Take part in the passes of the others until all have called this."""
+        while self._anyone_passes(False):
+            self._helps = True
+            try:
+                self._empty_pass()
+            finally:
+                self._helps = False
+
+    def _anyone_passes(self, this: bool) -> bool:
+        flag = torch.tensor(float(this), device=self._device_type)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag)
+
+
+_lockstep: Lockstep | None = None
+
+
+def keep_in(lockstep: Lockstep | None) -> None:
+    """Have every collective wait in a lockstep; `None` ends that."""
+    global _lockstep
+    _lockstep = lockstep
+
+
+def meet() -> None:
+    """Wait for the processes that still pass forward, where a pass needs all of them."""
+    if _lockstep is not None:
+        _lockstep.meet()
+
+
 def leave() -> None:
     """Leave the group of processes, if there is one: a program that exits within it may be aborted by its
     threads."""
+    keep_in(None)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -34,6 +84,7 @@ def all_gather_object(value: T) -> list[T]:
     """The value of each process, in the order of ranks; anything that can be pickled."""
     if world_size() == 1:
         return [value]
+    meet()
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
@@ -62,6 +113,7 @@ def all_reduce_weighted_mean(value: Tensor, weight: float) -> Tensor:
     """The weighted mean of a 0-d tensor over processes; without gradient, and quick enough for every step."""
     if world_size() == 1:
         return value
+    meet()
     sums = torch.stack([value.detach().double() * weight, value.new_tensor(weight, dtype=torch.float64)])
     dist.all_reduce(sums)
     return (sums[0] / sums[1].clamp(min=1e-12)).to(value.dtype)
@@ -71,6 +123,7 @@ def all_reduce_any(flag: Tensor) -> bool:
     """The logical or of a 0-d bool tensor over processes."""
     if world_size() == 1:
         return bool(flag)
+    meet()
     value = flag.float()
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return bool(value)

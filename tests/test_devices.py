@@ -20,7 +20,10 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 from helpers import two_processes
 from helpers.runs import assert_same_run, checkpoint, scalars
 from lgym.cli import main
-from lgym.modules.config_checks import require_whole_weights
+from lgym.models import LLMConfig
+from lgym.modules.config_checks import require_strategy
+from lgym.modules.fsdp2 import FSDP2Strategy
+from lgym.types import ConfigError
 
 HERE = Path(__file__).parent
 YAML = """
@@ -133,11 +136,13 @@ def in_parts(rank: int, command: list[list[str]]) -> None:
 
 
 @pytest.mark.slow
-def test_two_resume_exactly(two, config, tmp_path):
-    """The processes are torchrun's here and lgym's own there: also bit for bit."""
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_resume_exactly(two, config, tmp_path, strategy):
+    """The processes are torchrun's here and lgym's own there: also bit for bit, and with weights cut up
+    from there on."""
     root, _ = two
     fit = [*command(config, tmp_path, "--trainer.devices=2")[2:]]
-    parts = [[*fit, "--trainer.max_epochs=1"], [*fit, "--ckpt_path=last"]]
+    parts = [[*fit, "--trainer.max_epochs=1"], [*fit, "--ckpt_path=last", f"--trainer.strategy={strategy}"]]
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     two_processes.in_two_processes(meeting, partial(in_parts, command=parts))
@@ -247,6 +252,21 @@ def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
 
 @pytest.mark.parametrize("strategy", [FSDPStrategy, ModelParallelStrategy])
 def test_weights_cut_up_are_refused(strategy):
-    with pytest.raises(ValueError, match="trainer.strategy: ddp"):
-        require_whole_weights(strategy())
-    require_whole_weights(DDPStrategy())
+    with pytest.raises(ValueError, match="trainer.strategy: fsdp2"):
+        require_strategy(strategy(), LLMConfig())
+    require_strategy(DDPStrategy(), LLMConfig())
+
+
+def test_frozen_weights_cut_up(two, config, tmp_path):
+    """FSDP2 with the processes in lockstep: bit for bit the run of two that each hold all weights."""
+    root, _ = two
+    fit(config, tmp_path, "--trainer.devices=2", "--trainer.strategy=fsdp2")
+    assert_same_run(root, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"), [({"lora": None}, "`lora: null` freezes none"), ({"quantization": "int8"}, "int8")]
+)
+def test_what_cannot_be_cut_up_is_refused(settings, named):
+    with pytest.raises(ConfigError, match=named):
+        require_strategy(FSDP2Strategy(), LLMConfig(**settings))

@@ -30,3 +30,34 @@ def test_two_processes_have_the_gradients_of_one(gradients_of_two, name, size):
         for gradient, expected in zip(gradients_of_two[rank][name][size], whole, strict=True):
             torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
     assert any(bool((gradient != 0).any()) for gradient in whole)
+
+
+@pytest.fixture(scope="module")
+def gradients_from_shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    return two_processes.in_two_processes(folder, two_processes.all_gradients_from_shards)
+
+
+@pytest.mark.parametrize("name", [*two_processes.ALGORITHMS, *two_processes.LAYOUTS])
+def test_sharded_weights_give_the_gradients_of_whole_ones(gradients_from_shards, name):
+    """By FSDP2, where the processes pass forward together and each prepares a rollout of its own."""
+    whole = gradients_of_one("GRPO" if name in two_processes.LAYOUTS else name)
+    for rank in range(2):
+        for gradient, expected in zip(gradients_from_shards[rank][name], whole, strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_each_process_holds_its_part_of_the_frozen_weights(tmp_path):
+    for whole, held in two_processes.in_two_processes(tmp_path, two_processes.bytes_of_blocks):
+        assert whole > 10_000
+        assert held == pytest.approx(whole / 2, rel=0.01)
+
+
+def test_processes_with_sharded_weights_may_pass_forward_unequally_often(tmp_path):
+    found = two_processes.in_two_processes(tmp_path, two_processes.all_uneven_work)
+    for rank, by_layout in enumerate(found):
+        for layout, results in by_layout.items():
+            expected = two_processes.uneven_work(rank, layout=layout, shards=False)
+            assert len(results) == len(expected) > 8
+            for result, whole in zip(results, expected, strict=True):
+                torch.testing.assert_close(result, whole, rtol=1e-5, atol=1e-6)

@@ -16,6 +16,7 @@ from lgym.data.rollout.collector import Collector, Progress
 from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
+from lgym.functional import mean_margin
 from lgym.phases import phase
 from lgym.rollout import EpisodeStatistics, Rollout
 from lgym.types import Episode, Learner
@@ -157,7 +158,8 @@ class EvaluationDataset(IterableDataset):
 
     def __iter__(self) -> Iterator[InFlight]:
         if self.episodes == 0 and self.margin is None:  # more processes than episodes
-            return
+            with self.learner.inference():  # where those that share weights meet
+                return
         collector = self.make_collector()
         rng = None if self.seed is None else np.random.default_rng(self.seed)
         batches, returns = [], torch.zeros(0)
@@ -191,7 +193,7 @@ class EvaluationDataset(IterableDataset):
             return False
         all_returns = distributed.all_gather_cat(returns)
         n = len(all_returns)
-        return n >= MIN_EPISODES and 1.96 * float(all_returns.std()) / n**0.5 <= self.margin
+        return n >= MIN_EPISODES and bool(mean_margin(all_returns.std(), n) <= self.margin)
 
 
 def warm_up_episodes(settings: ResolvedConfig) -> int | None:

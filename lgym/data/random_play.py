@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 
 from lgym.agents.base import TextAgent
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.seeds import stream
 from lgym.envs.make import time_limit
 from lgym.envs.workers import BrokenEnvironmentError, EnvironmentRaisedError, answer_of
+from lgym.functional import mean_margin
 from lgym.terminal import bar
 
 COMPARED_TURNS = 20
@@ -26,14 +28,12 @@ Question = tuple[str, tuple[str, ...]]  # an observation's text, and the candida
 
 
 def score(returns: Sequence[float]) -> dict[str, float] | None:
-    """Mean return with half the width of its 95 % interval, 1.96 s / sqrt(n), infinite for one episode.
-
-    `None` for no episode.
-    """
+    """Mean return with half the width of its 95 % interval; `None` for no episode."""
     if not returns:
         return None
-    ci95 = 1.96 * float(np.std(returns, ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else math.inf
-    return {"mean": float(np.mean(returns)), "ci95": ci95, "episodes": len(returns)}
+    n = len(returns)
+    std = torch.tensor(returns, dtype=torch.float64).var(correction=min(n - 1, 1)).sqrt()
+    return {"mean": float(np.mean(returns)), "ci95": float(mean_margin(std, n)), "episodes": n}
 
 
 @dataclass

@@ -9,6 +9,7 @@
     value_losses      values and returns -> a loss per entry
     kl                divergences, their one-sample estimators, entropy
     reliability       advantages of two halves of the episodes -> the share that is not chance
+    confidence        half the widths of 95 % intervals
     truncation        top_k and top_p of a distribution over tokens
     diagnostics       metrics, never to train on
     inputs            checks of the inputs of all of them
@@ -19,6 +20,7 @@ precision, or raise it to float32 where the docstring says so; none depends on t
 trainer may change during a step.
 """
 
+from lgym.functional.confidence import mean_margin, wilson_margin
 from lgym.functional.diagnostics import (
     action_information,
     clip_fraction,
@@ -56,6 +58,7 @@ __all__ = [
     "leave_one_out_advantages",
     "masked_deviations",
     "masked_mean",
+    "mean_margin",
     "policy_gradient_loss",
     "ppo_clip_loss",
     "split_half_reliability",
@@ -64,4 +67,5 @@ __all__ = [
     "value_loss",
     "variance_within_and_across",
     "whiten",
+    "wilson_margin",
 ]

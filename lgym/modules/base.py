@@ -22,7 +22,7 @@ from lgym.modules.checkpointing import (
     run_state,
     trained_state,
 )
-from lgym.modules.config_checks import require_reference, require_single_pass, require_whole_weights
+from lgym.modules.config_checks import require_reference, require_single_pass, require_strategy
 from lgym.modules.configs import CLIPPED, CriticConfig, LossConfig, SFTConfig
 from lgym.modules.groups import require_comparable, require_groups, zero_variance_groups
 from lgym.modules.learning_rates import default_optimizer, parameter_groups
@@ -142,10 +142,11 @@ class PolicyLearner(OptimizedModule, ABC):
         precision = nullcontext() if plugin is None else plugin.forward_context()
         self.eval()
         try:
-            with torch.no_grad(), precision, self.policy.llm.frozen_weights():
+            with torch.inference_mode(False), torch.no_grad(), precision, self.policy.llm.frozen_weights():
                 yield self.policy
         finally:
             self.train(was_training)
+        distributed.meet()
 
     def setup(self, stage: str) -> None:
         if stage == "fit" and self.compares_groups:
@@ -157,7 +158,7 @@ class PolicyLearner(OptimizedModule, ABC):
     def configure_model(self) -> None:
         if not hasattr(self.policy, "llm"):
             if self._trainer is not None:
-                require_whole_weights(self.trainer.strategy)
+                require_strategy(self.trainer.strategy, self.llm_config)
             device = self.trainer.strategy.root_device if self._trainer is not None else torch.device("cpu")
             dtype = torch.get_default_dtype()
             config = self.llm_config.for_text() if self.policy.generates_text else self.llm_config

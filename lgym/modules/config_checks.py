@@ -6,6 +6,7 @@ from typing import Any, get_args
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
 from lgym.models import LLMConfig
+from lgym.modules.fsdp2 import FSDP2Strategy
 from lgym.types import ConfigError
 
 
@@ -68,20 +69,20 @@ def require_discounts(**values: float | None) -> None:
             raise ConfigError(f"{name} is {value}; it must lie between 0 and 1.")
 
 
-def require_whole_weights(strategy: Any) -> None:
-    """Raises ValueError where every forward pass would have to be taken by all processes together.
-
-    Each plays episodes of its own, so they pass forward different numbers of times, and would wait for each
-    other for ever.
-    """
+def require_strategy(strategy: Any, llm: LLMConfig) -> None:
+    """Refuse strategies that cut up the weights and let processes wait for each other's passes for ever, but
+    for `fsdp2`, which keeps them in lockstep."""
+    if isinstance(strategy, FSDP2Strategy):
+        strategy.require_shardable(llm)
     shards = isinstance(strategy, FSDPStrategy | ModelParallelStrategy)
     if isinstance(strategy, DeepSpeedStrategy):
         shards = strategy.config is not None and strategy.zero_stage_3
     if shards:
         raise ConfigError(
             f"{type(strategy).__name__} cuts the weights up among the devices, so that they can only pass "
-            "forward together, while each plays episodes of its own. Use `trainer.strategy: ddp` and make "
-            "the model fit one device: adapters on a quantised model (`llm.quantization`), gradient "
-            "checkpointing (`llm.gradient_checkpointing`), or a smaller `data.minibatch_size`. DeepSpeed up "
-            "to stage 2 leaves the weights whole."
+            "forward together, while each plays episodes of its own. Use `trainer.strategy: fsdp2`, which "
+            "cuts up the frozen weights and keeps the devices in lockstep; or `ddp` and a model that fits "
+            "one device: quantised (`llm.quantization`), with gradient checkpointing "
+            "(`llm.gradient_checkpointing`), or with a smaller `data.minibatch_size`. DeepSpeed up to stage "
+            "2 leaves the weights whole."
         )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
 from lgym import distributed
+from lgym.functional import mean_margin, wilson_margin
 from lgym.rollout import EpisodeStatistics
 
 MODES = ("greedy", "sampled")
@@ -43,18 +44,17 @@ class EpisodeMetrics(nn.Module):
         self.known.update((~statistics.successes.isnan()).double())
 
     def compute(self) -> dict[str, Tensor]:
-        """`return_mean`, `return_ci95` (half the width of the interval: 1.96 s / sqrt(n), s² = Σ(R - mean)² /
-        (n - 1); infinite for one episode), `length_mean` and `length_std` in turns, and `looping_rate`, the
+        """`return_mean`, `return_ci95` (half the width of the interval, s² = Σ(R - mean)² / (n - 1);
+        infinite for one episode), `length_mean` and `length_std` in turns, and `looping_rate`, the
         share of episodes that went in circles until the time limit. Where somebody said of any episode
         whether it succeeded: `success_rate`, and `success_ci95` (from there to the farther end of Wilson's
         interval, which is not empty where all or none succeeded)."""
         mean, n = self.returns.compute(), self.count.compute()
         variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
-        interval = 1.96 * (variance / n).sqrt() if n > 1 else torch.tensor(torch.inf, dtype=torch.float64)
         length = self.lengths.compute()
         result = {
             "return_mean": mean,
-            "return_ci95": interval,
+            "return_ci95": mean_margin(variance.sqrt(), int(n)),
             "length_mean": length,
             "length_std": (self.length_squares.compute() - length.square()).clamp(min=0.0).sqrt(),
             "looping_rate": self.looping.compute(),
@@ -67,17 +67,6 @@ class EpisodeMetrics(nn.Module):
     def reset(self) -> None:
         for metric in self.children():
             metric.reset()  # type: ignore[operator]
-
-
-def wilson_margin(rate: Tensor, n: Tensor, z: float = 1.96) -> Tensor:
-    """Distance from a rate of n trials to the farther end of its confidence interval.
-
-    (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). "Probable Inference, the Law of Succession, and
-    Statistical Inference", Wilson 1927.
-    """
-    center = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * (rate * (1 - rate) / n + z**2 / (4 * n**2)).sqrt() / (1 + z**2 / n)
-    return (center - rate).abs() + half
 
 
 class EvaluatedModule(L.LightningModule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import gymnasium
@@ -100,7 +101,8 @@ def test_a_process_without_episodes_makes_no_environments():
     def make_collector():
         raise AssertionError("Environments were made.")
 
-    idle = EvaluationDataset(None, make_collector, seed=None, episodes=0, progress=print)
+    learner = SimpleNamespace(inference=nullcontext)
+    idle = EvaluationDataset(learner, make_collector, seed=None, episodes=0, progress=print)
     assert list(idle) == []
 
 

@@ -60,6 +60,8 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "split_half_reliability": lambda d: F.split_half_reliability(
         numbers(d, shape=(64,)), torch.arange(64) % 4, torch.arange(64) // 4 % 2, torch.arange(64) // 8 % 2
     ),
+    "mean_margin": lambda d: F.mean_margin(numbers(d).abs(), 7),
+    "wilson_margin": lambda d: F.wilson_margin(numbers(d).sigmoid(), torch.tensor(7)),
     "policy_gradient_loss": lambda d: F.policy_gradient_loss(logprobs(d), numbers(d, seed=2)),
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
     "state_advantages": lambda d: F.state_advantages(

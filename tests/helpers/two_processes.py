@@ -8,7 +8,7 @@ from dataclasses import replace
 from multiprocessing import set_forkserver_preload
 from multiprocessing.forkserver import _forkserver
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
@@ -16,6 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers.rollouts import candidate_learner, candidate_rollout, text_learner, text_rollout
 from lgym.data.sharding import minibatches
+from lgym.models import sharding
+from lgym.models.llm import Layout
+from lgym.models.prefix_sharing.frozen_blocks import blocks_of
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, PolicyLearner
 from lgym.rollout import Rollout
 
@@ -33,6 +36,8 @@ ALGORITHMS: dict[str, tuple[type[PolicyLearner] | None, dict[str, Any]]] = {
     "PPO, token level": (PPO, {"advantage_level": "token"}),
 }
 """Algorithms with their settings; PPO between candidates without a class."""
+
+LAYOUTS = get_args(Layout)
 
 
 def learner(name: str) -> PolicyLearner:
@@ -84,12 +89,17 @@ class Loss(nn.Module):
         return result[0] + self.module.zero_of_all_parameters()
 
 
-def gradients(name: str, size: int, *, rank: int | None = None) -> list[Tensor]:
+def gradients(
+    name: str, size: int, *, rank: int | None = None, shards: bool = False, layout: Layout = "tree"
+) -> list[Tensor]:
     """The gradients of one pass in minibatches of a size, averaged over these: over all streams, or a rank's
-    half of them by DDP."""
+    half of them by DDP, which may hold its part of the frozen weights only."""
     module = learner(name)
+    module.policy.llm.layout = layout
     rollout = joint_rollout(module)
     loss: nn.Module = Loss(module)
+    if shards:
+        sharding.exclude_from_ddp(loss, sharding.shard_frozen_weights(module.policy.llm, "cpu"))
     if rank is not None:
         rollout = streams(rollout, 2 * rank, 2 * rank + 2)
         loss = DistributedDataParallel(loss)
@@ -130,3 +140,52 @@ def in_two_processes(folder: Path, work: Callable[[int], Any]) -> list[Any]:
 
 def all_gradients(rank: int) -> dict[str, dict[int, list[Tensor]]]:
     return {name: {size: gradients(name, size, rank=rank) for size in (1, 2, 100)} for name in ALGORITHMS}
+
+
+def all_gradients_from_shards(rank: int) -> dict[str, list[Tensor]]:
+    """By algorithm, and of one by layout."""
+    found = {name: gradients(name, 2, rank=rank, shards=True) for name in ALGORITHMS}
+    layouts = {layout: gradients("GRPO", 1, rank=rank, shards=True, layout=layout) for layout in LAYOUTS}
+    return found | layouts
+
+
+def bytes_of_blocks(rank: int) -> tuple[int, int]:
+    """The bytes of the frozen weights of the blocks: of all of them, and of those that this process holds
+    behind a pass with gradient."""
+    module = learner("GRPO")
+    llm = module.policy.llm
+    frozen = [p for block in blocks_of(llm.causal_lm) for p in block.parameters() if not p.requires_grad]
+    whole = sum(p.nbytes for p in frozen)
+    sharding.shard_frozen_weights(llm, "cpu")
+    states, _ = llm.hidden_states([(1, 2, 3, 4)], [4], row_length=8)
+    states.sum().backward()
+    shards = [p for block in blocks_of(llm.causal_lm) for p in block.parameters() if not p.requires_grad]
+    return whole, sum(p.to_local().untyped_storage().nbytes() for p in shards)  # type: ignore[attr-defined]
+
+
+def all_uneven_work(rank: int) -> dict[str, list[Tensor]]:
+    return {layout: uneven_work(rank, layout=layout) for layout in LAYOUTS}
+
+
+def uneven_work(rank: int, *, layout: Layout, shards: bool = True) -> list[Tensor]:
+    """Hidden states of passes with and without gradient, and the gradients: of the first process
+    none without, and of texts with a common beginning."""
+    module = learner("GRPO")
+    llm = module.policy.llm
+    llm.layout = layout
+    if shards:
+        sharding.shard_frozen_weights(llm, "cpu")
+    texts = [(1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6, 8)] if rank == 0 else [(1, 2, 3), (4, 5, 6)]
+    results: list[Tensor] = []
+
+    def run() -> Tensor:
+        states, _ = llm.hidden_states(texts, list(map(len, texts)), row_length=8)
+        results.append(states.detach().clone())
+        return states
+
+    for _ in range(2):
+        with module.inference():
+            for _ in range(3 * rank):
+                run()
+        run().square().sum().backward()
+    return results + [p.grad for p in llm.parameters() if p.requires_grad and p.grad is not None]

@@ -42,12 +42,18 @@ def find_frozen_blocks(causal_lm: Any, max_bytes: int) -> "FrozenBlocks | None":
         max_bytes: the most to keep of what comes out of them.
     """
     body = causal_lm.base_model
-    count = causal_lm.config.get_text_config().num_hidden_layers
-    blocks = next((m for m in body.modules() if isinstance(m, nn.ModuleList) and len(m) == count), None)
-    if blocks is None or not _is_constant(body.get_input_embeddings()):
+    blocks = blocks_of(causal_lm)
+    if not blocks or not _is_constant(body.get_input_embeddings()):
         return None
     frozen = next((number for number, block in enumerate(blocks) if not _is_constant(block)), 0)
-    return FrozenBlocks(body, list(blocks), frozen, max_bytes) if frozen else None
+    return FrozenBlocks(body, blocks, frozen, max_bytes) if frozen else None
+
+
+def blocks_of(causal_lm: Any) -> list[nn.Module]:
+    """The blocks of a model of transformers, in their order; none where they are in no list."""
+    count = causal_lm.config.get_text_config().num_hidden_layers
+    lists = (m for m in causal_lm.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    return list(next(lists, ()))
 
 
 def _is_constant(module: nn.Module) -> bool:
