@@ -205,6 +205,21 @@ class ResponseBatch:
         first_turns = np.unique(rows, return_index=True)[1]
         return self.select(torch.from_numpy(first_turns), self.loss_scale), torch.tensor(rows)
 
+    def records(self, tokenizer: Any) -> Iterator[dict[str, Any]]:
+        """A prompt per record with its turns, as a person reads them."""
+        for number, prompt in enumerate(self.prompts):
+            turns = (self.prompt_index == number).nonzero().flatten()
+            record = {
+                "prompt": tokenizer.decode(list(prompt.token_ids)),
+                "candidates": prompt.candidates,
+                "responses": [tokenizer.decode(list(self.response_ids[turn])) for turn in turns.tolist()],
+                "choices": self.choices[turns].tolist(),
+                "old_logprobs": self.old_logprobs[turns].tolist(),
+                "advantages": self.advantages[turns].tolist(),
+            }
+            returns = {} if self.returns is None else {"returns": self.returns[turns].tolist()}
+            yield record | returns
+
     def _responses(self) -> list[int]:
         """B numbers, equal where prompt and response are, in the order in which they come first."""
         numbers: dict[tuple[int, tuple[int, ...], int], int] = {}

@@ -11,7 +11,7 @@ from lgym.data import RolloutDataModule
 from lgym.data.prompts.action_candidates import action_of
 from lgym.envs import blackjack
 from lgym.envs.blackjack_chart import chart_array, strategy_chart
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.policies import CandidatePolicy
 from lgym.types import ConfigError
 
@@ -75,7 +75,7 @@ class BlackjackStrategy(L.Callback):
             trainer.logger.experiment.add_image("strategy", picture, trainer.global_step, dataformats="HWC")
 
 
-def hit_probabilities(data: RolloutDataModule, module: PolicyLearner) -> np.ndarray:
+def hit_probabilities(data: RolloutDataModule, module: LLMLearner) -> np.ndarray:
     """[280] the policy's probability of hitting, in the order of `blackjack.states()`."""
     prompts = data.prompts(blackjack.states())
     with module.inference() as policy:

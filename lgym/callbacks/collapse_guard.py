@@ -16,7 +16,7 @@ from lgym.callbacks.collapse_criteria import (
     origin_of,
     report,
 )
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.modules.snapshot import all_finite, put_back, snapshot
 from lgym.terminal import say
 from lgym.types import ConfigError
@@ -112,7 +112,7 @@ class CollapseGuard(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes up where a checkpoint left off; learning rates that a user has changed are kept."""
-        assert isinstance(pl_module, PolicyLearner)
+        assert isinstance(pl_module, LLMLearner)
         self._eval_interval = trainer.check_val_every_n_epoch  # a run's last rollout may change that
         if not self.act:
             return
@@ -149,7 +149,7 @@ class CollapseGuard(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Goes back before anybody plays with weights that are not finite."""
-        assert isinstance(pl_module, PolicyLearner)
+        assert isinstance(pl_module, LLMLearner)
         if not self.act or not self.non_finite:
             return
         if not self._faults and not self._had_fault and trainer.is_last_batch and not all_finite(pl_module):
@@ -162,7 +162,7 @@ class CollapseGuard(L.Callback):
             self._had_fault = True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PolicyLearner)
+        assert isinstance(pl_module, LLMLearner)
         if not self._had_fault:
             self._judge(trainer, pl_module)
         self._had_fault = False
@@ -172,7 +172,7 @@ class CollapseGuard(L.Callback):
             logged |= {"guard/lr_factor": self.lr_factor, "guard/rollbacks": float(self.rollbacks)}
         pl_module.log_dict(logged)
 
-    def _judge(self, trainer: L.Trainer, module: PolicyLearner) -> None:
+    def _judge(self, trainer: L.Trainer, module: LLMLearner) -> None:
         """Every process has the same metrics, and so comes to the same judgment."""
         done = trainer.current_epoch + 1
         if done <= module.sft_rollouts:  # nothing but demonstrations has been learned
@@ -191,7 +191,7 @@ class CollapseGuard(L.Callback):
         if self.act and not isnan(self._score) and self.rolled_back_after != done:
             self.pending = self._snapshot(trainer, module, rollouts=done, score=self._score)
 
-    def _metrics(self, trainer: L.Trainer, module: PolicyLearner) -> dict[str, float]:
+    def _metrics(self, trainer: L.Trainer, module: LLMLearner) -> dict[str, float]:
         logged = trainer.callback_metrics
         return module.rollout_metrics | {n: float(logged[n]) for n in UPDATE_METRICS if n in logged}
 
@@ -205,7 +205,7 @@ class CollapseGuard(L.Callback):
                 self.best = self.pending
         self.pending = None
 
-    def _escalate(self, trainer: L.Trainer, module: PolicyLearner, signs: Sequence[str]) -> None:
+    def _escalate(self, trainer: L.Trainer, module: LLMLearner, signs: Sequence[str]) -> None:
         self.healthy_rollouts = 0
         if self.act and (self._faults or self.level >= LOWERED):
             self._go_back(trainer, module, signs)
@@ -219,11 +219,11 @@ class CollapseGuard(L.Callback):
                 trainer, f"lowers the learning rates to {self.lr_factor:g} of what is configured", signs
             )
 
-    def _lower_rates(self, module: PolicyLearner) -> None:
+    def _lower_rates(self, module: LLMLearner) -> None:
         self.lr_factor *= self.factor
         module.scale_learning_rates(self.lr_factor)
 
-    def _go_back(self, trainer: L.Trainer, module: PolicyLearner, signs: Sequence[str]) -> None:
+    def _go_back(self, trainer: L.Trainer, module: LLMLearner, signs: Sequence[str]) -> None:
         """Goes back to the best weights; the last time it leaves them there and ends the run."""
         assert self.best is not None
         done = trainer.current_epoch + 1
@@ -252,7 +252,7 @@ class CollapseGuard(L.Callback):
             say(f"What led to it, and what to try: {path}")
 
     def _snapshot(
-        self, trainer: L.Trainer, module: PolicyLearner, rollouts: int, score: float | None = None
+        self, trainer: L.Trainer, module: LLMLearner, rollouts: int, score: float | None = None
     ) -> dict[str, Any]:
         origin = {"score": score, "number": rollouts, "rollouts": rollouts - self.undone}
         return {**snapshot(module, trainer.optimizers), **origin, "best_return": self.detector.best}

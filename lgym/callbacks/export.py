@@ -7,7 +7,7 @@ import lightning as L
 from safetensors.torch import save_file
 
 from lgym.models.registry import find_entry
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 
 CARD = """\
 ---
@@ -39,12 +39,12 @@ class AdapterExport(L.Callback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
-        if trainer.is_global_zero and isinstance(pl_module, PolicyLearner):
+        if trainer.is_global_zero and isinstance(pl_module, LLMLearner):
             data = getattr(trainer, "datamodule", None)
             export_adapter(pl_module, folder / "adapter", getattr(data, "env", "an environment"))
 
 
-def export_adapter(module: PolicyLearner, folder: Path, env: str) -> None:
+def export_adapter(module: LLMLearner, folder: Path, env: str) -> None:
     """Writes the module's adapter (or whole model), tokenizer, value head and a card; `env` is what it was
     trained on.
 

@@ -2,7 +2,7 @@
 
 import lightning as L
 
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner, PolicyLearner
 from lgym.terminal import say
 
 
@@ -10,13 +10,13 @@ class RolloutNotes(L.Callback):
     """Says after a rollout that no episode has ended yet, and how many of its steps `target_kl` braked."""
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not isinstance(pl_module, PolicyLearner):
+        if not isinstance(pl_module, LLMLearner):
             return
         metrics = pl_module.rollout_metrics
         if metrics and "rollout/return_mean" not in metrics:
             turns = metrics["rollout/total_turns"]
             say(f"\nRollout {trainer.current_epoch + 1}: no episode has ended yet, in {turns:,.0f} turns.")
-        if pl_module.steps_braked:
+        if isinstance(pl_module, PolicyLearner) and pl_module.steps_braked:
             done = "left out the policy's part of" if pl_module.loss_config.old_kl_coef > 0 else "skipped"
             steps = trainer.fit_loop.epoch_loop.batch_progress.current.ready
             say(

@@ -45,7 +45,7 @@ from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig
 from lgym.models.devices import available_accelerator, multiplies_bf16
 from lgym.models.registry import find_entry
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.types import ConfigError
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -96,7 +96,7 @@ class LgymCLI(LightningCLI):
         self._unused_subcommands = names - words if words & names else set()
         raising = {"exit_on_error": False}  # jsonargparse would print a hundred lines of usage first
         super().__init__(
-            PolicyLearner,
+            LLMLearner,
             RolloutDataModule,
             trainer_class=LgymTrainer,
             subclass_mode_model=True,

@@ -14,7 +14,7 @@ from torch import nn
 from lgym.agents import GeneralAgent
 from lgym.data import RolloutDataModule
 from lgym.data.sizing import Choice
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner, PolicyLearner
 from lgym.modules.actor_critic import ActorCritic
 from lgym.modules.learning_rates import rates_of
 from lgym.terminal import say
@@ -50,7 +50,7 @@ class {name}(GeneralAgent):
 
 def write_new(
     trainer: Trainer,
-    module: PolicyLearner,
+    module: LLMLearner,
     data: RolloutDataModule,
     given: Mapping[str, Any],
     out: str | None,
@@ -104,11 +104,14 @@ def write_new(
 
 
 def proposed(
-    trainer: Trainer, module: PolicyLearner, data: RolloutDataModule, choices: Sequence[Choice], name: str
+    trainer: Trainer, module: LLMLearner, data: RolloutDataModule, choices: Sequence[Choice], name: str
 ) -> dict[str, Any]:
     """The settings that a run would have, nested as in a YAML, as far as people change them."""
     rates = rates_of(module.make_optimizer([nn.Parameter(torch.zeros(1))]))[0]
-    loss = {key: getattr(module.loss_config, key) for key in ("clip_low", "clip_high", "entropy_coef")}
+    loss: dict[str, Any] = {}
+    if isinstance(module, PolicyLearner):
+        keys = ("clip_low", "clip_high", "entropy_coef", "old_kl_coef")
+        loss["loss"] = {key: getattr(module.loss_config, key) for key in keys}
     schedule = by_class("lgym.modules.schedules.WarmupCosine", warmup=2)
     critic: dict[str, Any] = {}
     if isinstance(module, ActorCritic):
@@ -130,7 +133,7 @@ def proposed(
                 "optimizer": by_class("torch.optim.AdamW", lr=rates["lr"], weight_decay=0.0),
                 "lr_scheduler": None if module.make_lr_scheduler is None else schedule,
                 **critic,
-                "loss": {**loss, "old_kl_coef": module.loss_config.old_kl_coef},
+                **loss,
             },
         },
         "data": {

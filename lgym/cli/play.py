@@ -18,7 +18,7 @@ from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.recorder import PromptTable
 from lgym.data.seeds import stream
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.terminal import escape_control_chars, format_turn, one_line, paint, say
 from lgym.types import ParsedAction
 
@@ -75,7 +75,7 @@ def play_episodes(
         say(f"\n{len(returns)} episodes, mean return {np.mean(returns):+.4f}")
 
 
-def watch(data: RolloutDataModule, module: PolicyLearner, options: PlayOptions) -> None:
+def watch(data: RolloutDataModule, module: LLMLearner, options: PlayOptions) -> None:
     """Plays and prints episodes; the module has its model."""
     renderer = Renderer(data, options.gif)
     runner = EnvRunner(renderer.env, data.episode_prompts("predict"))

@@ -17,7 +17,7 @@ from lgym.cli.new import write_new
 from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.cli.runs import run_folder
 from lgym.data import RolloutDataModule
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -54,7 +54,7 @@ class LgymTrainer(Trainer):
 
     def check(
         self,
-        model: PolicyLearner,
+        model: LLMLearner,
         datamodule: RolloutDataModule,
         ckpt_path: str | None = None,
         random_episodes: int = 1000,
@@ -91,7 +91,7 @@ class LgymTrainer(Trainer):
 
     def new(
         self,
-        model: PolicyLearner,
+        model: LLMLearner,
         datamodule: RolloutDataModule,
         out: str | None = None,
         agent: str | None = None,
@@ -108,7 +108,7 @@ class LgymTrainer(Trainer):
 
     def play(
         self,
-        model: PolicyLearner,
+        model: LLMLearner,
         datamodule: RolloutDataModule,
         ckpt_path: str | None = None,
         episodes: int = 1,
@@ -153,7 +153,7 @@ class LgymTrainer(Trainer):
     def _with_model(
         self,
         work: Callable[[], None],
-        model: PolicyLearner,
+        model: LLMLearner,
         datamodule: RolloutDataModule,
         ckpt_path: str | None,
     ) -> None:

@@ -2,10 +2,11 @@
 
 from lgym.modules.a2c import A2C
 from lgym.modules.actor_critic import ActorCritic
-from lgym.modules.base import PolicyLearner
+from lgym.modules.base import LLMLearner
 from lgym.modules.configs import CriticConfig, LossConfig, SFTConfig
 from lgym.modules.gigpo import GiGPO
 from lgym.modules.grpo import GRPO
+from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.ppo import PPO
 from lgym.modules.reinforce import REINFORCE
 from lgym.modules.rloo import RLOO
@@ -19,6 +20,7 @@ __all__ = [
     "ActorCritic",
     "CriticConfig",
     "GiGPO",
+    "LLMLearner",
     "LossConfig",
     "PolicyLearner",
     "SFTConfig",

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from lgym import distributed
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
-from lgym.modules.base import PolicyLearner
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import CriticConfig
+from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Prompt
 from lgym.types import DISCOUNTS

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lgym.functional import group_advantages, state_advantages
 from lgym.modules.advantages import Advantages
-from lgym.modules.base import PolicyLearner
 from lgym.modules.config_checks import require_discounts, require_weights
+from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Rollout
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from lgym.functional import group_advantages
 from lgym.modules.advantages import Advantages
-from lgym.modules.base import PolicyLearner
+from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 from lgym import distributed
 from lgym.functional import whiten
 from lgym.modules.advantages import Advantages
-from lgym.modules.base import PolicyLearner
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import POLICY_GRADIENT, LossConfig
+from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
 from lgym.types import ConfigError
 

@@ -2,7 +2,7 @@
 
 from lgym.functional import leave_one_out_advantages
 from lgym.modules.advantages import Advantages
-from lgym.modules.base import PolicyLearner
+from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
 
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lgym import distributed
-from lgym.modules.base import PolicyLearner
+from lgym.modules.base import LLMLearner
 from lgym.modules.checkpointing import restore_rng_state, rng_state, trained_state
 
 
-def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+def snapshot(module: LLMLearner, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     """Copies of what is trained, of the optimizers' state and of the state of chance, on the CPU; tensors and
     numbers only.
 
@@ -25,7 +25,7 @@ def snapshot(module: PolicyLearner, optimizers: Sequence[Optimizer]) -> dict[str
     }
 
 
-def put_back(module: PolicyLearner, optimizers: Sequence[Optimizer], saved: Mapping[str, Any]) -> None:
+def put_back(module: LLMLearner, optimizers: Sequence[Optimizer], saved: Mapping[str, Any]) -> None:
     """Makes everything as it was when `snapshot` returned `saved`, which it leaves as it is."""
     module.load_state_dict(saved["weights"], strict=False)  # what is frozen is not in it
     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):

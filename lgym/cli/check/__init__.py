@@ -27,7 +27,7 @@ from lgym.cli.check.trial import Trial, count_tokens, first_answers, try_out
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.envs.workers import BrokenEnvironmentError
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.plain_text import as_json
 from lgym.terminal import say
 
@@ -53,7 +53,7 @@ class Checkup:
     """
 
     data: RolloutDataModule
-    module: PolicyLearner
+    module: LLMLearner
     budget: TimeBudget
     findings: list[Finding] = field(default_factory=list)
     record: dict[str, Any] = field(default_factory=dict)

@@ -13,11 +13,11 @@ from lgym.cli.check.trial import Trial
 from lgym.data import RolloutDataModule
 from lgym.data.random_play import RandomPlay
 from lgym.models.prefix_sharing.kv_cache import kv_bytes_per_token
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.rollout import Rollout
 
 
-def kv_cache_bytes(data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, num_envs: int) -> float:
+def kv_cache_bytes(data: RolloutDataModule, module: LLMLearner, rollout: Rollout, num_envs: int) -> float:
     """Bytes of the keys and values of so many environments, each with a prompt and its response.
 
     They are copied when some of their rows go on. None are held where nothing is written, and all where

@@ -9,7 +9,7 @@ import torch
 
 from lgym.cli.check.time_budget import TimeBudget
 from lgym.data import RolloutDataModule
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.rollout import Rollout
 
 LEARN_UNTIL = 0.9  # of the time
@@ -46,7 +46,7 @@ class LearningTrial:
 
 
 def learn_from(
-    data: RolloutDataModule, module: PolicyLearner, rollout: Rollout, budget: TimeBudget
+    data: RolloutDataModule, module: LLMLearner, rollout: Rollout, budget: TimeBudget
 ) -> LearningTrial:
     """Times minibatches of growing size, up to the run's own as long as there is time."""
     started = time.perf_counter()
@@ -73,13 +73,13 @@ def learn_from(
         by_response=not batch.by_prompt,
         units=units,
         prepare_seconds=prepare_seconds,
-        evaluates=not batch.by_prompt or module.loss_config.kl_coef > 0,
+        evaluates=module.evaluates_rollout,
         step_bytes=peak_bytes(module.device),
         moment_bytes=2 * sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
     )
 
 
-def _time_step(module: PolicyLearner, minibatch: Any) -> float:
+def _time_step(module: LLMLearner, minibatch: Any) -> float:
     module.train()
     started = time.perf_counter()
     with torch.enable_grad(), module.trainer.precision_plugin.forward_context():

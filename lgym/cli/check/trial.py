@@ -19,7 +19,7 @@ from lgym.data.random_play import RandomPlay
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.seeds import first_reset_seed, stream
 from lgym.models.prefix_sharing.packing import common_prefix_length
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.terminal import bar
 from lgym.types import Episode
@@ -74,7 +74,7 @@ class Trial:
         return fmean(parsed for _, parsed in self.responses)
 
 
-def first_answers(data: RolloutDataModule, module: PolicyLearner) -> FirstAnswers:
+def first_answers(data: RolloutDataModule, module: LLMLearner) -> FirstAnswers:
     """Asks the policy at the first observation of training."""
     env = data.make_env()
     runner = EnvRunner(env, data.episode_prompts("fit"))
@@ -90,7 +90,7 @@ def first_answers(data: RolloutDataModule, module: PolicyLearner) -> FirstAnswer
 
 def try_out(
     data: RolloutDataModule,
-    module: PolicyLearner,
+    module: LLMLearner,
     play: RandomPlay,
     turn_seconds: float,
     budget: TimeBudget,
@@ -130,7 +130,7 @@ def try_out(
 
 
 def _play_episodes(
-    small: RolloutDataModule, module: PolicyLearner, pieces: list[Piece], deadline: float
+    small: RolloutDataModule, module: LLMLearner, pieces: list[Piece], deadline: float
 ) -> tuple[list[Rollout], list[Episode]]:
     """Plays the episodes of a rollout, then twice as many, and so on, as long as there is time; adds sizes
     and times to `pieces`. Returns the rollouts, and the first one's episodes as a person reads them."""
@@ -152,7 +152,7 @@ def _play_episodes(
             count *= 2
 
 
-def _repeat(data: RolloutDataModule, module: PolicyLearner, pieces: Sequence[Piece]) -> list[Call]:
+def _repeat(data: RolloutDataModule, module: LLMLearner, pieces: Sequence[Piece]) -> list[Call]:
     """The prompts of the last rollout that met new ones once more, call by call and then all at once."""
     asked = [[call.new for call in piece.calls if call.new] for piece in pieces]
     if module.policy.generates_text or data.history != 0 or not any(asked):
@@ -169,7 +169,7 @@ def _repeat(data: RolloutDataModule, module: PolicyLearner, pieces: Sequence[Pie
 
 
 def _shrink(
-    data: RolloutDataModule, module: PolicyLearner, play: RandomPlay, turns: float, budget: TimeBudget
+    data: RolloutDataModule, module: LLMLearner, play: RandomPlay, turns: float, budget: TimeBudget
 ) -> RolloutDataModule:
     """A copy of `data` with rollouts of a few episodes, of `turns` at most, which have another limit if they
     are long; and with no more environments than can be made in the time."""
