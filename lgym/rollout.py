@@ -108,6 +108,8 @@ class Rollout:
         total_turns: turns that this process has played in the run, with those of this rollout.
         total_episodes: episodes that it has finished, likewise.
         episodes_dropped: episodes lost with their process; none of their turns is here.
+        next_prompt_index: [E, N] int64, the prompt of the observation that the turn led to; -1 where it
+            terminated. Not known of a user's own loop.
         first_visits: [E, N] int64, a digest of the observation that the turn led to, if its episode had not
             been there before; else 0, and where it terminated. Not known of a user's own loop.
         bonuses: [E, N] for exploration, to learn from beside `rewards`; `None` where none are paid.
@@ -136,6 +138,7 @@ class Rollout:
     total_turns: int = 0
     total_episodes: int = 0
     episodes_dropped: int = 0
+    next_prompt_index: Tensor | None = None
     first_visits: Tensor | None = None
     bonuses: Tensor | None = None
 

@@ -135,6 +135,7 @@ class Learner(Protocol):
     """The learning side of a run, as the data side calls it."""
 
     policy: Any
+    uses_replay: bool  # learns from transitions of earlier rollouts
     open_discounts: Set[str]  # of `gamma` and `gae_lambda`, for random play to decide
 
     @property
@@ -160,6 +161,10 @@ class Learner(Protocol):
     @property
     def uses_sft(self) -> bool:
         """True if any rollout learns from demonstrated turns."""
+
+    def behavior(self, rollouts: int) -> AbstractContextManager[Any]:
+        """The `Policy` as it plays in training, likewise: it may explore, the less the more rollouts it has
+        played before."""
 
     def inference(self) -> AbstractContextManager[Any]:
         """The `Policy` as it acts, in a context: no gradients, no dropout, the trainer's precision, weights

@@ -250,6 +250,25 @@ def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
     assert torch.load(last, weights_only=True)["lgym"]
 
 
+@pytest.mark.slow
+def test_two_learn_values_from_replay_buffers_of_their_own(config, tmp_path):
+    """One process may hold enough a rollout before the other; `Alike` compares their weights behind each."""
+    yaml = tmp_path / "dqn.yaml"
+    yaml.write_text(
+        config.read_text()
+        .replace("lgym.modules.PPO", "lgym.modules.DQN")
+        .replace(
+            "  minibatch_size: 4\n",
+            "  replay: {class_path: lgym.data.ReplayBuffer, init_args: "
+            "{capacity: 100, minibatch_size: 8, updates_per_rollout: 4, learning_starts: 47}}\n",
+        )
+    )
+    said = fit(yaml, tmp_path, "--trainer.devices=2")
+    assert said.count("Trained 3 rollouts, 12 optimizer steps") == 1
+    first, second = checkpoint(tmp_path)["RolloutDataModule"]["ranks"]
+    assert not torch.equal(first["replay"]["columns"]["choices"], second["replay"]["columns"]["choices"])
+
+
 @pytest.mark.parametrize("strategy", [FSDPStrategy, ModelParallelStrategy])
 def test_weights_cut_up_are_refused(strategy):
     with pytest.raises(ValueError, match="trainer.strategy: fsdp2"):

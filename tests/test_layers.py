@@ -12,7 +12,7 @@ import lgym
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
     {"functional", "rollout", "distributed", "types", "cache", "plain_text", "math_libraries", "phases"},
-    {"batch", "terminal"},
+    {"batch", "transitions", "terminal"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
     {"modules", "data"},

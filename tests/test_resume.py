@@ -26,6 +26,13 @@ EXPLORING = {
     "data__exploration_bonus": '{"class_path": "lgym.data.ExplorationBonus", "init_args": {"anneal": 8}}',
 }
 FROZEN = {**COUNTING, "model__init_args__llm__lora__last_blocks": 1, "trainer__precision": "bf16-true"}
+REPLAY = {
+    **COUNTING,
+    "model": "lgym.modules.DQN",
+    "model__init_args__polyak": 0.1,
+    "data__replay": '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 60, "minibatch_size": 8, '
+    '"updates_per_rollout": 3, "learning_starts": 40}}',
+}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -40,6 +47,7 @@ SCHEDULE = {
         pytest.param(SCHEDULE, 3, id="schedule-3"),
         pytest.param(EXPLORING, 1, id="exploration-bonus-1"),
         pytest.param(FROZEN, 2, id="frozen-blocks-2"),
+        pytest.param(REPLAY, 2, id="replay-2"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
         pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),

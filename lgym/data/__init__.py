@@ -4,6 +4,7 @@ from lgym.data.datamodule import RolloutDataModule
 from lgym.data.dataset import RolloutDataset
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import ExpertDemonstrations, JsonlDemonstrations
+from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "ExpertDemonstrations",
     "ExplorationBonus",
     "JsonlDemonstrations",
+    "ReplayBuffer",
     "RolloutDataModule",
     "RolloutDataset",
 ]

@@ -9,6 +9,7 @@ from lgym.agents import TextAgent
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import DemonstrationSource
 from lgym.data.prompts.conversation import History
+from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.envs.make import EnvWrapper
 from lgym.memory import EpisodicMemory, WorkingMemory
@@ -96,6 +97,10 @@ class RolloutConfig:
     dynamic_sampling_groups: int = 0
     """The most groups that a rollout plays beside its own, one for each whose returns were all the same
     (DAPO)."""
+
+    replay: ReplayBuffer | None = None
+    """Transitions of earlier rollouts, which algorithms that learn values of actions (DQN) draw their
+    minibatches from: lgym.data.ReplayBuffer. Null is one with its defaults where it is needed."""
 
     exploration_bonus: ExplorationBonus | Literal["auto"] | None = "auto"
     """Pays in training, beside the environment's rewards, for observations that are seldom seen:

@@ -16,6 +16,7 @@ from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.resolved_config import ResolvedConfig
 from lgym.data.rollout.collector import Collector
 from lgym.data.rollout.env_runner import EnvRunner
@@ -53,6 +54,10 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         elif not self.offers_candidates:
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
+        passes = {name for name in validation.PASSES if name not in self._open and getattr(self, name)}
+        validation.require_replay(self.replay is not None, self.learner.uses_replay, passes)
+        if self.learner.uses_replay and self.replay is None:
+            self.replay = ReplayBuffer()
         if stage == "fit":
             assert self.trainer is not None
             for choice in self.choose_settings(self.learner, self.trainer.strategy.root_device):
@@ -235,7 +240,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""
         if self._play is None:
-            self._play = TrainingPlay(self.seed, self.make_collector("fit", self.log_episodes_per_rollout))
+            collector = self.make_collector("fit", self.log_episodes_per_rollout)
+            self._play = TrainingPlay(self.seed, collector, self.replay)
             if self._restored is not None:
                 self._rollouts_before = self._restored["rollouts"]
                 if (state := rank_state(self._restored["ranks"])) is not None:

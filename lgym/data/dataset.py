@@ -72,34 +72,58 @@ class RolloutDataset(IterableDataset):
         warming_up = (
             sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
         )
-        rollout = self.play_rollout(warm_up_episodes(self.settings) if warming_up else None)
+        enough = False
+        while not enough:
+            rollout = self.play_rollout(warm_up_episodes(self.settings) if warming_up else None)
+            if sampler is not None:
+                sampler.add_rollout(rollout)
+            with phase("preparing"):
+                batch, metrics = self.learner.prepare(rollout)
+            enough = self._keep(batch)
         self.rollouts += 1
-        if sampler is not None:
-            sampler.add_rollout(rollout)
-        with phase("preparing"):
-            batch, metrics = self.learner.prepare(rollout)
-        batches = self._demonstrations(batch) if warming_up else self._passes(batch)
+        batches = (
+            self._demonstrations(batch) if warming_up else self._with_demonstrations(self._minibatches(batch))
+        )
         first = next(batches)
         yield InFlight(replace(first, metrics=metrics, token_traces=batch.token_traces))
         yield from map(InFlight, batches)
 
-    def _passes(self, batch: Any) -> Iterator[Any]:
-        """Passes over a rollout, with demonstrated turns beside each minibatch."""
-        order_rng = self.play.rngs["order"]
+    def _keep(self, batch: Any) -> bool:
+        """Add a rollout to the replay buffer, if there is one, and check if all processes hold enough to
+        learn from."""
+        replay = self.play.replay
+        if replay is None:
+            return True
+        replay.add(batch)
+        return min(distributed.all_gather_object(len(replay))) >= replay.learning_starts
+
+    def _minibatches(self, batch: Any) -> Iterator[Any]:
+        """Passes over a rollout, or draws from the replay buffer."""
+        order_rng, replay = self.play.rngs["order"], self.play.replay
+        if replay is not None:
+            for _ in range(replay.updates_per_rollout):
+                yield replay.sample(order_rng)
+            return
         for _ in range(self.settings.update_epochs):
             limit = self.settings.prompts_per_pass
             part = batch if limit is None else batch.thinned(limit, order_rng)
             order = order_rng.permutation(len(part.prompt_chains)).tolist()
             size = self.settings.prompts_per_minibatch(part.num_units)
-            for minibatch in minibatches(part, size, order):
-                turns = None if self.sft_sampler is None else self.sft_sampler.sample(order_rng)
-                yield replace(minibatch, supervised=turns)
+            yield from minibatches(part, size, order)
+
+    def _with_demonstrations(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Minibatches with demonstrated turns beside them, if there are any."""
+        for minibatch in batches:
+            turns = None if self.sft_sampler is None else self.sft_sampler.sample(self.play.rngs["order"])
+            yield replace(minibatch, supervised=turns)
 
     def _demonstrations(self, batch: Any) -> Iterator[Any]:
         """Passes over the demonstrations; their carrier is a minibatch that has no loss."""
         assert self.sft_sampler is not None
-        size = self.settings.prompts_per_minibatch(batch.num_units)
-        carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
+        carrier = batch
+        if self.play.replay is None:
+            size = self.settings.prompts_per_minibatch(batch.num_units)
+            carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
         for _ in range(self.settings.update_epochs):
             for turns in self.sft_sampler.demonstration_batches(self.play.rngs["order"]):
                 yield replace(carrier, supervised=turns)
@@ -108,7 +132,7 @@ class RolloutDataset(IterableDataset):
         """Play `episodes`, by default as many episodes or turns as a rollout has; with bonuses where they are
         wanted."""
         settings, play = self.settings, self.play
-        with phase("playing"), self.learner.inference() as policy:
+        with phase("playing"), self.learner.behavior(self.rollouts) as policy:
             rollout = play.collector.play(
                 policy,
                 play.rngs["actions"],

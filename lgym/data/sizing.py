@@ -31,6 +31,9 @@ class Choice:
 
 FEWEST_TURNS, ENOUGH_TURNS, MOST_TURNS = 512, 4096, 32768
 FEWEST_EPISODES, FEWEST_LEARNED = 32, 64
+REPLAY_TURNS = 1024
+"""The most turns of a rollout whose transitions are kept and learned from again and again."""
+
 FEWEST_ENVS, DEFAULT_ENVS, MOST_ENVS = 8, 16, 256
 EPISODES_PER_ENV = 2
 
@@ -88,6 +91,8 @@ def size_choices(
         1 if learner.single_pass else given.get("update_epochs"),
         seconds / play.turn_seconds if play.turn_seconds else math.inf,
     )
+    if learner.uses_replay:
+        turns = min(turns, REPLAY_TURNS)
     num_envs = given.get("num_envs") or environments(turns, length)
     turns = num_envs * max(1, round(turns / num_envs))
     distinct = play.distinct_after(turns)
@@ -100,10 +105,13 @@ def size_choices(
     choices = [
         Choice("num_envs", num_envs, why_envs),
         *(Choice(name, value, why_turns) for name, value in amount.items()),
-        Choice("update_epochs", passes, "passes over a rollout"),
-        Choice("prompts_per_pass", prompts, "those with the most turns, when there are more"),
-        Choice("num_minibatches", minibatches, "of a pass; so many steps, however many prompts are met"),
     ]
+    if not learner.uses_replay:
+        choices += [
+            Choice("update_epochs", passes, "passes over a rollout"),
+            Choice("prompts_per_pass", prompts, "those with the most turns, when there are more"),
+            Choice("num_minibatches", minibatches, "of a pass; so many steps, however many prompts are met"),
+        ]
     return [choice for choice in choices if choice.name in open_names and choice.value is not None]
 
 

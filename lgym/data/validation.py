@@ -1,5 +1,7 @@
 """Checks of a run's agent and of what it imitates, before a model is loaded."""
 
+from collections.abc import Collection
+
 import gymnasium
 
 from lgym.agents import GeneralAgent, TextAgent
@@ -59,6 +61,31 @@ def no_candidates(agent: TextAgent) -> ConfigError:
         "Set its class attribute `actions`, return them from `candidates(observation, info)`, or let the "
         "model speak: model.policy.class_path: lgym.policies.GenerationPolicy."
     )
+
+
+PASSES = ("update_epochs", "prompts_per_pass", "num_minibatches", "minibatch_size")
+"""Settings of passes over a rollout."""
+
+
+def require_replay(has_replay: bool, uses_replay: bool, passes: Collection[str]) -> None:
+    """Raise `ConfigError` where there is a replay buffer that nothing learns from, or passes over a rollout
+    are set where the buffer is learned from.
+
+    Args:
+        has_replay: whether `data.replay` is set.
+        uses_replay: whether the algorithm learns from it.
+        passes: those of `PASSES` that are set.
+    """
+    if uses_replay and passes:
+        raise ConfigError(
+            f"data.{min(passes)} is of passes over a rollout, and the model's algorithm learns from the "
+            "transitions of many: set updates_per_rollout and minibatch_size of data.replay instead."
+        )
+    if has_replay and not uses_replay:
+        raise ConfigError(
+            "data.replay is set, and the model's algorithm learns from each rollout alone: leave it out, or "
+            "take lgym.modules.DQN."
+        )
 
 
 def require_imitation(given: bool, imitates: bool) -> None:

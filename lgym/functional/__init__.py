@@ -6,6 +6,7 @@
     group_advantages  returns of episodes from one reset seed, or of turns from one state -> advantages
     exploration       counts of visits -> a bonus per visit
     policy_losses     log-probabilities and advantages -> a loss per entry
+    q_learning        log-probabilities and values -> values of actions, and their targets
     value_losses      values and returns -> a loss per entry
     kl                divergences, their one-sample estimators, entropy
     reliability       advantages of two halves of the episodes -> the share that is not chance
@@ -34,8 +35,9 @@ from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate,
 from lgym.functional.logprobs import candidate_logprobs
 from lgym.functional.masking import masked_deviations, masked_mean, whiten
 from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
+from lgym.functional.q_learning import double_q_targets, huber_loss, prior_action_values
 from lgym.functional.reliability import split_half_reliability
-from lgym.functional.returns import discounted_returns
+from lgym.functional.returns import discounted_returns, n_step_returns
 from lgym.functional.truncation import truncate_logits
 from lgym.functional.value_losses import clipped_value_loss, value_loss
 
@@ -48,9 +50,11 @@ __all__ = [
     "clipped_value_loss",
     "count_novelty",
     "discounted_returns",
+    "double_q_targets",
     "explained_variance",
     "gae",
     "group_advantages",
+    "huber_loss",
     "kl_estimate",
     "kl_k1",
     "kl_k2",
@@ -59,8 +63,10 @@ __all__ = [
     "masked_deviations",
     "masked_mean",
     "mean_margin",
+    "n_step_returns",
     "policy_gradient_loss",
     "ppo_clip_loss",
+    "prior_action_values",
     "split_half_reliability",
     "state_advantages",
     "truncate_logits",

@@ -1,4 +1,4 @@
-"""Discounted returns."""
+"""Discounted returns: to the end of an episode, or over so many turns."""
 
 import torch
 from torch import Tensor
@@ -48,3 +48,47 @@ def discounted_returns(
         next_return = rewards[:, t] + gamma * next_return.masked_fill(terminated[:, t], 0.0)
         returns[:, t] = next_return
     return returns
+
+
+@torch.no_grad()
+def n_step_returns(
+    rewards: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Discounted rewards of the next n turns of an episode, and what is left of it to bootstrap from.
+
+    R_t = Σ_k<m γ^k r_(t+k);  the return is R_t + d_t V(s_(t+m)),  d_t = γ^m, or 0 where terminated_(t+m-1)
+
+    with m = n, or fewer where the episode ends before: by termination, by truncation, or at t = N - 1.
+
+    "Reinforcement Learning: An Introduction", Sutton & Barto 2018, equation 7.1.
+
+    Args:
+        rewards: [B, N], time last; one row may hold several episodes in sequence.
+        terminated: [B, N] of bool.
+        truncated: [B, N] of bool.
+        gamma: the discount, from 0 to 1.
+        n: number of turns, 1 or more.
+
+    Returns:
+        R [B, N], at least float32; the column t + m - 1 of the last turn in it [B, N] int64; and d [B, N].
+
+    Raises:
+        ValueError: if the shapes differ, a flag is not bool, gamma is outside [0, 1], or n is below 1.
+    """
+    inputs.require_rank(2, rewards=rewards)
+    inputs.require_same_shape(rewards=rewards, terminated=terminated, truncated=truncated)
+    inputs.require_bool(terminated=terminated, truncated=truncated)
+    inputs.require_between(0, 1, gamma=gamma)
+    if n < 1:
+        raise ValueError(f"n must be 1 or more, got {n}")
+    rewards = inputs.at_least_float32(rewards)
+    width = rewards.shape[1]
+    last = torch.arange(width, device=rewards.device).expand_as(terminated).clone()
+    returns, discounts = rewards.clone(), torch.full_like(rewards, gamma)
+    for _ in range(n - 1):
+        goes_on = (last < width - 1) & ~(terminated | truncated).gather(1, last)
+        following = rewards.gather(1, (last + 1).clamp(max=max(width - 1, 0)))
+        returns = torch.where(goes_on, returns + discounts * following, returns)
+        discounts = torch.where(goes_on, discounts * gamma, discounts)
+        last = last + goes_on.long()
+    return returns, last, discounts.masked_fill(terminated.gather(1, last), 0.0)

@@ -98,9 +98,15 @@ class ValueHead(nn.Module):
         if bool((returns == returns[0]).all()):
             deviation = std
         new_std = max(deviation, SMALLEST_STD * abs(new_mean), TINY_STD)
-        if not first:
-            self.output.weight.mul_(std / new_std)
-            self.output.bias.mul_(std).add_(mean - new_mean).div_(new_std)
         self.mean.fill_(new_mean)
         self.std.fill_(new_std)
         self.updates.add_(1)
+        if not first:
+            self.preserve_values(mean, std)
+
+    @torch.no_grad()
+    def preserve_values(self, old_mean: float, old_std: float) -> None:
+        """Rescale the output layer so that values are what they were with another mean and standard deviation
+        of returns."""
+        self.output.weight.mul_(old_std / float(self.std))
+        self.output.bias.mul_(old_std).add_(old_mean - float(self.mean)).div_(float(self.std))

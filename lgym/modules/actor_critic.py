@@ -1,23 +1,15 @@
 """The base class of algorithms with a critic."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
-from lgym import distributed
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import CriticConfig
+from lgym.modules.discounts import discount
 from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
-from lgym.rollout import Prompt
-from lgym.types import DISCOUNTS
 
 DEFAULT_CRITIC = CriticConfig()
-
-FEATURE_PROMPTS = 64
-"""Prompts of a rollout that the value head's features are standardized by."""
 
 
 class ActorCritic(PolicyLearner):
@@ -63,34 +55,20 @@ class ActorCritic(PolicyLearner):
         return self._discount("gae_lambda")
 
     def _discount(self, name: str) -> float:
-        given = self.given_discounts[name]
-        if given is not None:
-            return given
-        data = None if self._trainer is None else self.trainer.datamodule  # type: ignore[attr-defined]
-        return float(getattr(data, name, DISCOUNTS[name]))
+        return discount(self, name, self.given_discounts[name])
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         return self.gae(turns, turn_timeline(turns))
 
-    def features(self, prompts: Sequence[Prompt]) -> Tensor:
-        """[n, H] hidden states at the ends of some of a rollout's prompts, of all processes, on the CPU."""
-        everywhere = {prompt for shard in distributed.all_gather_object(list(prompts)) for prompt in shard}
-        distinct = sorted(everywhere, key=lambda prompt: prompt.token_ids)
-        count = min(FEATURE_PROMPTS, len(distinct))
-        with self.inference() as policy:
-            return policy.prompt_states([distinct[n * len(distinct) // count] for n in range(count)])
-
     def gae(self, turns: RolloutTurns, timeline: Timeline) -> Advantages:
         """GAE with this algorithm's settings along a timeline; the value head's statistics follow its
         returns."""
-        value_head = self.policy.llm.value_head
-        assert value_head is not None
-        value_head.update_features(self.features(turns.rollout.prompts))
+        self.update_features(turns.rollout.prompts)
         return gae_advantages(
             turns,
             timeline,
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
             whiten_advantages=self.whiten_advantages,
-            value_head=value_head,
+            value_head=self.value_head,
         )

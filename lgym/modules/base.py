@@ -1,8 +1,8 @@
 """The LightningModule of every algorithm: it owns the model, its optimizer, evaluation and checkpoints."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Set
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from lgym import distributed
 from lgym.batch import ResponseBatch
 from lgym.models import LLMConfig, build_llm
+from lgym.models.value_head import ValueHead
 from lgym.modules.checkpointing import (
     require_fitting,
     require_format,
@@ -27,13 +28,16 @@ from lgym.modules.nonfinite import save_batch
 from lgym.modules.optimization import OptimizedModule
 from lgym.phases import phase
 from lgym.policies import CandidatePolicy, GenerationPolicy, LLMPolicy, ThinkPolicy
-from lgym.rollout import Rollout
+from lgym.rollout import Prompt, Rollout
 
 AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy | LLMPolicy
 """The policies by name, so that a YAML may leave out the class path, and any of a user's own."""
 
 DEFAULT_LLM = LLMConfig()
 NO_SFT = SFTConfig()
+FEATURE_PROMPTS = 64
+"""Prompts of a rollout that the value head's features are standardized by."""
+
 GAP = "policy/logprob_diff_max"
 
 
@@ -43,6 +47,9 @@ class LLMLearner(OptimizedModule, ABC):
 
     has_critic = False
     """True if the model has a value head, which `critic` trains."""
+
+    uses_replay = False
+    """True if it learns from `data.replay`, transitions of earlier rollouts, and not from rollouts alone."""
 
     open_discounts: Set[str] = frozenset()  # of `gamma` and `gae_lambda`, for random play to decide
 
@@ -73,8 +80,7 @@ class LLMLearner(OptimizedModule, ABC):
 
     @abstractmethod
     def prepare(self, rollout: Rollout) -> tuple[Any, dict[str, float]]:
-        """What a rollout has to teach, as a batch whose minibatches `loss` takes, and metrics of the
-        rollout."""
+        """Turn a rollout into a batch whose minibatches `loss` takes; with metrics of the rollout."""
 
     @abstractmethod
     def loss(self, batch: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -117,6 +123,13 @@ class LLMLearner(OptimizedModule, ABC):
         return self.policy.llm.tokenizer
 
     @property
+    def value_head(self) -> ValueHead:
+        """The model's, where `has_critic`."""
+        head = self.policy.llm.value_head
+        assert head is not None
+        return head
+
+    @property
     def context_length(self) -> int:
         return self.policy.llm.context_length - self.policy.max_new_tokens
 
@@ -143,6 +156,10 @@ class LLMLearner(OptimizedModule, ABC):
             self.train(was_training)
         distributed.meet()
 
+    def behavior(self, rollouts: int) -> AbstractContextManager[LLMPolicy]:
+        """The policy as it plays in training, likewise, after so many rollouts."""
+        return self.inference()
+
     def configure_model(self) -> None:
         if not hasattr(self.policy, "llm"):
             if self._trainer is not None:
@@ -153,6 +170,16 @@ class LLMLearner(OptimizedModule, ABC):
             with phase("loading the model"):
                 llm = build_llm(config, dtype=dtype, device=device, value_head=self.has_critic)
             self.policy.bind(llm)
+
+    def update_features(self, prompts: Sequence[Prompt]) -> None:
+        """Let the value head's features follow the hidden states at the ends of some of a rollout's prompts,
+        of all processes."""
+        everywhere = {prompt for shard in distributed.all_gather_object(list(prompts)) for prompt in shard}
+        distinct = sorted(everywhere, key=lambda prompt: prompt.token_ids)
+        count = min(FEATURE_PROMPTS, len(distinct))
+        with self.inference() as policy:
+            states = policy.prompt_states([distinct[n * len(distinct) // count] for n in range(count)])
+        self.value_head.update_features(states)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)

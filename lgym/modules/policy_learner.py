@@ -128,9 +128,9 @@ class PolicyLearner(LLMLearner, ABC):
         weights = term_weights(config, self.critic, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:
-            value_head = self.policy.llm.value_head
-            assert value_head is not None
-            value_part, metrics["loss/value"] = value_objective(self.critic, batch, output, value_head.std)
+            value_part, metrics["loss/value"] = value_objective(
+                self.critic, batch, output, self.value_head.std
+            )
             total = total + value_part
         if batch.supervised is not None and self.sft.coef > 0:
             metrics["loss/sft"] = self.sft_loss(batch.supervised)

@@ -99,7 +99,7 @@ class CandidatePolicy(LLMPolicy):
     ) -> tuple[list[Response], Tensor]:
         """See `LLMPolicy`. Each distinct prompt is computed once while the weights are frozen."""
         cache = self._distributions([*bootstrap, *prompts], extendable=prompts if keep_kv_cache else ())
-        return cache.act(prompts, rng), torch.from_numpy(cache.values[cache.index(prompts)])
+        return cache.act(prompts, rng, self.epsilon), torch.from_numpy(cache.values[cache.index(prompts)])
 
     def values(self, prompts: Sequence[Prompt]) -> Tensor:
         cache = self._distributions(prompts)

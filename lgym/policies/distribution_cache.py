@@ -42,8 +42,16 @@ class DistributionCache:
         """[n] rows of prompts in the tables."""
         return np.fromiter((self._index[prompt] for prompt in prompts), dtype=np.int64, count=len(prompts))
 
-    def act(self, prompts: Sequence[Prompt], rng: np.random.Generator | None) -> list[Response]:
-        """A choice for each prompt: sampled, or without `rng` the likeliest."""
+    def act(
+        self, prompts: Sequence[Prompt], rng: np.random.Generator | None, epsilon: float = 0.0
+    ) -> list[Response]:
+        """A choice for each prompt: sampled, or without `rng` the likeliest.
+
+        Args:
+            prompts: those to answer.
+            rng: the source of sampling.
+            epsilon: share of the sampled choices that take any candidate, each as likely.
+        """
         index = self.index(prompts)
         logprobs = self.logprobs[index]
         if rng is None:
@@ -52,6 +60,10 @@ class DistributionCache:
             cumulative = np.exp(logprobs.astype(np.float64)).cumsum(axis=1)
             thresholds = rng.random(len(prompts))[:, None] * cumulative[:, -1:]
             choices = (cumulative <= thresholds).sum(axis=1)
+            if epsilon > 0:
+                counts = np.array([len(prompt.candidates) for prompt in prompts])
+                explores = rng.random(len(prompts)) < epsilon
+                choices = np.where(explores, rng.integers(counts), choices)
         keys = zip(prompts, index.tolist(), choices.tolist(), strict=True)
         return [
             self._responses.get((row, choice)) or self._response(prompt, row, choice)

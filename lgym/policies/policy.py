@@ -33,6 +33,7 @@ class LLMPolicy(nn.Module, ABC):
         self.row_length = row_length
         self.share_prefixes = share_prefixes
         self.detach_value = False
+        self.epsilon = 0.0  # share of the turns that take any candidate, each as likely
 
     def bind(self, llm: ValueHeadLLM) -> None:
         """Take the model, once it is built."""

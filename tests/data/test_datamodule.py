@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from helpers.echo import EchoAgent
 from helpers.learners import RecordingLearner, attach
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import text_response
 from lgym.agents import FrozenLakeAgent
-from lgym.data import RolloutDataModule
+from lgym.data import ReplayBuffer, RolloutDataModule
 
 
 def echo_returns(**kwargs):
@@ -65,3 +67,20 @@ def test_evaluation_is_worded_by_its_own_environment():
     assert "slippery" not in data.prompt_builder("fit").render((), "")
     same = lakes(env_kwargs=small)
     assert same.prompt_builder("test") is same.prompt_builder("fit")
+
+
+@pytest.mark.parametrize("name", ["update_epochs", "minibatch_size"])
+def test_passes_over_a_rollout_are_refused_where_replay_is_learned_from(name):
+    data = attach(
+        RolloutDataModule(env="Echo-v0", agent=EchoAgent(), **{name: 2}), RecordingLearner(uses_replay=True)
+    )
+    with pytest.raises(ValueError, match=f"data.{name} is of passes over a rollout"):
+        data.setup("fit")
+
+
+def test_a_replay_buffer_that_nothing_learns_from_is_refused():
+    data = attach(
+        RolloutDataModule(env="Echo-v0", agent=EchoAgent(), replay=ReplayBuffer()), RecordingLearner()
+    )
+    with pytest.raises(ValueError, match="data.replay is set"):
+        data.setup("fit")

@@ -16,10 +16,12 @@ from helpers.learners import RecordingLearner
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import FirstCandidatePolicy, text_response
 from lgym import distributed
+from lgym.data import ReplayBuffer
 from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, InFlight, RolloutDataset, warm_up_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.modules.response_batch import response_batch as batch_of_rollout
+from lgym.modules.transitions import rollout_transitions
 
 BATCH = response_batch([make_prompt(text) for text in "abcd"], [0, 1, 2, 3], [text_response("a")] * 4)
 
@@ -28,7 +30,7 @@ def counting_collector():
     return make_collector([gymnasium.make("Counting-v0", max_episode_steps=3)], CountingAgent())
 
 
-def dataset(learner, **changes) -> RolloutDataset:
+def dataset(learner, replay=None, **changes) -> RolloutDataset:
     settings = DataConfig(
         env="Counting-v0",
         episodes_per_rollout=2,
@@ -37,7 +39,7 @@ def dataset(learner, **changes) -> RolloutDataset:
         exploration_bonus=None,
     )
     return RolloutDataset(
-        learner, TrainingPlay(0, counting_collector()), settings, lambda done, total: None, **changes
+        learner, TrainingPlay(0, counting_collector(), replay), settings, lambda done, total: None, **changes
     )
 
 
@@ -56,6 +58,25 @@ def test_metrics_of_a_rollout_come_with_its_first_minibatch_only():
     minibatches = [flight.batch for flight in dataset(RecordingLearner(batch=BATCH))]
     assert len(minibatches) == 4
     assert [minibatch.metrics for minibatch in minibatches] == [{"rollout/turns": 6.0}, None, None, None]
+
+
+def test_replay_plays_until_there_is_enough_and_then_draws_so_often():
+    """A rollout has 6 turns: three of them hold 15 and more, and after that one at a time is added."""
+
+    class TransitionLearner(RecordingLearner):
+        def prepare(self, rollout):
+            super().prepare(rollout)
+            return rollout_transitions(rollout, gamma=0.9, n=2), {"rollout/turns": 6.0}
+
+    replay = ReplayBuffer(capacity=100, minibatch_size=5, updates_per_rollout=3, learning_starts=15)
+    data = dataset(TransitionLearner(uses_replay=True), replay)
+    first = [flight.batch for flight in data]
+    assert len(replay) == 18
+    assert [len(minibatch) for minibatch in first] == [5, 5, 5]
+    assert [minibatch.metrics for minibatch in first] == [{"rollout/turns": 6.0}, None, None]
+    assert len(list(data)) == 3
+    assert len(replay) == 24
+    assert data.rollouts == 2
 
 
 def test_each_iteration_plays_a_rollout_up_to_the_limit():

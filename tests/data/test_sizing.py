@@ -148,6 +148,14 @@ def test_what_is_given_is_not_chosen_and_counts():
     }
 
 
+def test_what_is_replayed_needs_short_rollouts_and_no_passes():
+    """Catches a buffer that is learned from once in 8,192 turns."""
+    assert chosen(play(0.1, 20.0), RecordingLearner(uses_replay=True)) == {
+        "num_envs": 32,
+        "turns_per_rollout": 1024,
+    }
+
+
 def test_a_single_pass_is_one():
     """Catches several passes of an algorithm that nothing holds near the policy that played."""
     found = chosen(play(0.1, 20.0), RecordingLearner(single_pass=True))

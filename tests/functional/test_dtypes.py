@@ -62,6 +62,14 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     ),
     "mean_margin": lambda d: F.mean_margin(numbers(d).abs(), 7),
     "wilson_margin": lambda d: F.wilson_margin(numbers(d).sigmoid(), torch.tensor(7)),
+    "prior_action_values": lambda d: F.prior_action_values(
+        logprobs(d), numbers(d, shape=logprobs(d).shape[:-1]), scale=0.3
+    ),
+    "double_q_targets": lambda d: F.double_q_targets(
+        numbers(d, shape=(3,)), numbers(d, shape=(3,)), numbers(d, shape=(3, 5)), numbers(d, shape=(3, 5))
+    ),
+    "huber_loss": lambda d: F.huber_loss(numbers(d), numbers(d, seed=1), delta=0.5),
+    "n_step_returns": lambda d: F.n_step_returns(numbers(d), ~MASK, ~MASK, gamma=0.9, n=3)[0],
     "policy_gradient_loss": lambda d: F.policy_gradient_loss(logprobs(d), numbers(d, seed=2)),
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
     "state_advantages": lambda d: F.state_advantages(

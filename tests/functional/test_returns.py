@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lgym.functional import discounted_returns
+from lgym.functional import discounted_returns, n_step_returns
 
 NAN = torch.nan
 
@@ -119,3 +119,50 @@ def test_refuses_what_does_not_fit():
         discounted_returns(row(1), row(1), flags(0), row(0), gamma=0.9)
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got 1.5"):
         discounted_returns(row(1), row(1), flags(0), flags(0), gamma=1.5)
+
+
+def n_step_by_loop(rewards, terminated, truncated, gamma, n):
+    """What n_step_returns says, turn by turn."""
+    returns, last, discounts = [], [], []
+    for t in range(len(rewards)):
+        total, discount, at = 0.0, 1.0, t
+        for at in range(t, min(t + n, len(rewards))):
+            total += discount * rewards[at]
+            discount *= gamma
+            if terminated[at] or truncated[at]:
+                break
+        returns.append(total)
+        last.append(at)
+        discounts.append(0.0 if terminated[at] else discount)
+    return returns, last, discounts
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 50])
+def test_n_step_returns_equal_a_loop(n):
+    generator = torch.Generator().manual_seed(n)
+    rewards = torch.randn(6, 40, generator=generator, dtype=torch.float64)
+    terminated, truncated = (torch.rand(6, 40, generator=generator) < 0.1 for _ in range(2))
+    returns, last, discounts = n_step_returns(rewards, terminated, truncated, gamma=0.9, n=n)
+    for row in range(6):
+        expected = n_step_by_loop(rewards[row].tolist(), terminated[row], truncated[row], 0.9, n)
+        assert returns[row].tolist() == pytest.approx(expected[0])
+        assert last[row].tolist() == expected[1]
+        assert discounts[row].tolist() == pytest.approx(expected[2])
+
+
+def test_n_step_returns_by_hand():
+    """γ = 0.5, n = 2, rewards 1, 2, 4: 1 + 0.5 * 2 with 0.25 of what follows; 2 + 0.5 * 4, which terminates."""
+    false = torch.zeros(1, 3, dtype=torch.bool)
+    terminated = torch.tensor([[False, False, True]])
+    returns, last, discounts = n_step_returns(
+        torch.tensor([[1.0, 2.0, 4.0]]), terminated, false, gamma=0.5, n=2
+    )
+    assert returns.tolist() == [[2.0, 4.0, 4.0]]
+    assert last.tolist() == [[1, 2, 2]]
+    assert discounts.tolist() == [[0.25, 0.0, 0.0]]
+
+
+def test_n_step_returns_refuse_no_steps():
+    false = torch.zeros(1, 1, dtype=torch.bool)
+    with pytest.raises(ValueError, match="n must be 1 or more, got 0"):
+        n_step_returns(torch.zeros(1, 1), false, false, gamma=0.9, n=0)

@@ -17,7 +17,7 @@ class RecordingLearner:
     """Acts by a scripted policy, notes the rollouts that it prepares, and learns nothing."""
 
     tokenizer, context_length, uses_sft, sft_rollouts = tiny.tokenizer(), 4096, False, 0
-    needs_whole_episodes = single_pass = False
+    needs_whole_episodes = single_pass = uses_replay = False
     open_discounts = frozenset({"gamma", "gae_lambda"})
 
     def __init__(self, policy: Any = None, batch: ResponseBatch | None = None, **settings: Any) -> None:
@@ -29,6 +29,9 @@ class RecordingLearner:
 
     def inference(self):
         return nullcontext(self.policy)
+
+    def behavior(self, rollouts):
+        return self.inference()
 
     def prepare(self, rollout):
         self.rollouts.append(rollout)

@@ -173,3 +173,13 @@ def test_a_run_with_prefetched_prompts_resumes_exactly(tmp_path, model_folder, e
     lgym("fit", parts, model_folder, trainer__max_epochs=stop, **settings)
     lgym("fit", parts, model_folder, trainer__max_epochs=last, ckpt_path="last", **settings)
     assert_same_run(whole, parts)
+
+
+def test_a_share_of_the_choices_takes_any_candidate():
+    """Of three, one of which is certain: 0.7 + 0.3 / 3 of the choices take it."""
+    prompt = PROMPTS[1]
+    cache = DistributionCache()
+    cache.add([prompt], torch.tensor([[0.0, -torch.inf, -torch.inf]]), torch.zeros(1))
+    choices = [r.choice for r in cache.act([prompt] * 6000, np.random.default_rng(0), epsilon=0.3)]
+    shares = np.bincount(choices, minlength=3) / 6000
+    assert np.abs(shares - [0.8, 0.1, 0.1]).max() < 0.02

@@ -127,8 +127,13 @@ def estimate(
     units = max(1.0, learned.units * whole)
     if data.prompts_per_pass is not None and not learned.by_response:
         units = min(units, data.prompts_per_pass)
-    size = min(float(data.prompts_per_minibatch(math.ceil(units))), units)
-    update_seconds = data.update_epochs * units / size * step_seconds(learned.steps, size)
+    if data.replay is None:
+        size = min(float(data.prompts_per_minibatch(math.ceil(units))), units)
+        num_steps = data.update_epochs * units / size
+    else:
+        size = min(float(data.replay.minibatch_size), play.distinct_after(data.replay.capacity))
+        num_steps = data.replay.updates_per_rollout
+    update_seconds = num_steps * step_seconds(learned.steps, size)
     step_bytes = (learned.step_bytes - trial.play_bytes) * max(1.0, size / learned.steps[-1].size)
     return {
         "turns": turns,

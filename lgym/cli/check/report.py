@@ -166,12 +166,15 @@ def show_costs(
     unit = "distinct responses" if learned.by_response else "prompts"
     calls = [call.prompts for piece in trial.pieces for call in piece.calls]
     turns, seconds = sum(piece.turns for piece in trial.pieces), sum(piece.seconds for piece in trial.pieces)
+    amount = f"{data.update_epochs} passes"
+    if data.replay is not None:
+        amount = f"{data.replay.updates_per_rollout} steps from the replay buffer"
     larger = f", also to minibatches of {whole['minibatch']:.0f}" if size < whole["minibatch"] else ""
     _show(
         f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about",
         f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts",
         f"  {_duration(whole['play_seconds'])} to play, {_duration(whole['learn_seconds'])} to learn from in "
-        f"{data.update_epochs} passes, without turns to imitate",
+        f"{amount}, without turns to imitate",
         f"  {_duration(whole['evaluation_seconds'])} for an evaluation of {data.eval_episodes} episodes, "
         "greedy and sampled",
         f"  {whole['memory_bytes'] / 1e9:.1f} GB of memory at most"

@@ -60,9 +60,12 @@ def duration_findings(
         episodes = int((data.episodes_per_rollout or 1) * fraction)
         fitting = max(data.group_size, episodes // data.group_size * data.group_size)
         ways = [f"data.episodes_per_rollout: {fitting}"]
-    passes = int(data.update_epochs * (LONG_ROLLOUT - play) / learn) if learn else 0
-    if passes >= 1:
-        ways.append(f"data.update_epochs: {passes}")
+    amount, setting = data.update_epochs, "data.update_epochs"
+    if data.replay is not None:
+        amount, setting = data.replay.updates_per_rollout, "data.replay.updates_per_rollout"
+    fitting_amount = int(amount * (LONG_ROLLOUT - play) / learn) if learn else 0
+    if fitting_amount >= 1:
+        ways.append(f"{setting}: {fitting_amount}")
     if max_new_tokens and play > learn:
         ways.append(f"the policy's max_new_tokens below its {max_new_tokens}")
     ways.append("a smaller model, or adapters in fewer blocks (model.llm.lora.last_blocks)")

@@ -208,6 +208,7 @@ class Recorder:
             "parsed": grid["parsed"],
             "episode_ids": grid["episode_ids"],
             "reset_seeds": grid["reset_seeds"],
+            "next_prompt_index": grid["next_prompt"],
             "first_visits": grid["first_visits"],
             "next_values": np.where(terminated, np.float32(0.0), table.values[grid["next_prompt"]]),
         }

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from lgym import distributed
+from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.collector import Collector
 from lgym.data.seeds import Purpose, stream
 
@@ -12,18 +13,21 @@ PURPOSES: tuple[Purpose, ...] = ("actions", "order")
 
 
 class TrainingPlay:
-    """A collector, and the generators of sampled actions and of the order of minibatches in this process."""
+    """A collector with the generators of sampled actions and of the order of minibatches, and the replay
+    buffer of a learner that has one, in this process."""
 
-    def __init__(self, seed: int, collector: Collector) -> None:
+    def __init__(self, seed: int, collector: Collector, replay: ReplayBuffer | None = None) -> None:
         self.collector = collector
+        self.replay = replay
         self.rngs = {
             purpose: np.random.default_rng(stream(seed, "fit", purpose, distributed.rank()))
             for purpose in PURPOSES
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
-        return {
+        """Tensors, plain numbers and texts."""
+        replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
+        return replay | {
             "rng": {purpose: rng.bit_generator.state for purpose, rng in self.rngs.items()},
             "collector": self.collector.state_dict(),
         }
@@ -33,3 +37,5 @@ class TrainingPlay:
         for purpose, rng in self.rngs.items():
             rng.bit_generator.state = state["rng"][purpose]
         self.collector.load_state_dict(state["collector"])
+        if self.replay is not None:
+            self.replay.load_state_dict(state["replay"])

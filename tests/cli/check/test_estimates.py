@@ -15,12 +15,13 @@ from lgym.cli.check.trial import Trial
 from lgym.data.random_play import RandomPlay
 
 
-def settings(episodes, turns, prompts_per_pass=None):
+def settings(episodes, turns, prompts_per_pass=None, replay=None):
     return types.SimpleNamespace(
         episodes_per_rollout=episodes,
         turns_per_rollout=turns,
         update_epochs=5,
         prompts_per_pass=prompts_per_pass,
+        replay=replay,
         prompts_per_minibatch=lambda units: 4,
         num_envs=8,
         eval_episodes=10,
@@ -46,6 +47,10 @@ def test_an_estimate_is_proportional():
     assert asked["memory_bytes"] == 100 + 10 * 4 / 2 + 7
     fewer = estimate(settings(20, None, prompts_per_pass=10), trial, learned, play, **extra)
     assert fewer["learn_seconds"] == pytest.approx(5 * 10 * 3.0 / 2 + 0.4 * 20)
+    buffer = types.SimpleNamespace(minibatch_size=16, updates_per_rollout=6, capacity=1000)
+    replayed = estimate(settings(20, None, replay=buffer), trial, learned, play, **extra)
+    # 6 steps of 16 prompts, 3 s for 2, and the preparation of 40 prompts, 0.4 s for 2
+    assert replayed["learn_seconds"] == pytest.approx(6 * 16 * 3.0 / 2 + 0.4 * 20)
     speaking = dataclasses.replace(learned, by_response=True, units=3)  # 3 distinct responses in 4 turns
     spoken = estimate(settings(None, 80), trial, speaking, play, kv_bytes=300.0, generates_text=True)
     assert spoken["play_seconds"] == pytest.approx(0.3 * 80 + 0.1 * 80)

@@ -15,6 +15,7 @@ def settings(**changes):
         "episodes_per_rollout": None,
         "update_epochs": 4,
         "group_size": 1,
+        "replay": None,
     }
     return types.SimpleNamespace(**{**values, **changes})
 
@@ -48,6 +49,9 @@ def test_a_rollout_of_more_than_a_quarter_of_an_hour():
     assert not finding.problem
     assert "10 minutes to play and 20 to learn from" in finding.text
     assert "data.turns_per_rollout: 4096, or data.update_epochs: 1," in finding.text
+    replay = types.SimpleNamespace(updates_per_rollout=24)
+    (finding,) = duration_findings(settings(replay=replay), costs, 0)
+    assert "or data.replay.updates_per_rollout: 6," in finding.text
     assert "max_new_tokens" not in finding.text
     by_episodes = settings(turns_per_rollout=None, episodes_per_rollout=72, group_size=8)
     (finding,) = duration_findings(by_episodes, {"play_seconds": 1800.0, "learn_seconds": 0.0}, 64)

@@ -1,0 +1,108 @@
+"""The replay buffer: transitions of earlier rollouts, to learn values from again."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lgym.rollout import Prompt
+from lgym.transitions import COLUMNS, TransitionBatch
+from lgym.types import ConfigError
+
+
+class ReplayBuffer:
+    """The newest transitions, drawn uniformly; every distinct prompt is kept once.
+
+    "Playing Atari with Deep Reinforcement Learning", Mnih et al. 2013, arXiv:1312.5602.
+
+    Args:
+        capacity: the most transitions of a process; the oldest leave first.
+        minibatch_size: transitions of a minibatch. Each of their distinct prompts is computed once.
+        updates_per_rollout: minibatches, and so optimizer steps, behind each rollout.
+        learning_starts: transitions to hold before the first step.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 100_000,
+        minibatch_size: int = 256,
+        updates_per_rollout: int = 24,
+        learning_starts: int = 1000,
+    ) -> None:
+        counts = {
+            "capacity": capacity,
+            "minibatch_size": minibatch_size,
+            "updates_per_rollout": updates_per_rollout,
+            "learning_starts": learning_starts,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"data.replay: {name} is {count}; it must be 1 or more.")
+        for name in ("minibatch_size", "learning_starts"):
+            if capacity < counts[name]:
+                raise ConfigError(
+                    f"data.replay: capacity is {capacity} and {name} is {counts[name]}: a buffer holds that "
+                    f"many at least. Set capacity to {counts[name]} or more."
+                )
+        self.capacity = capacity
+        self.minibatch_size = minibatch_size
+        self.updates_per_rollout = updates_per_rollout
+        self.learning_starts = learning_starts
+        self._prompts: dict[Prompt, int] = {}  # in the order of their numbers
+        self._columns: dict[str, Tensor] = {}  # [n] each, the oldest first
+
+    def __len__(self) -> int:
+        return len(self._columns["choices"]) if self._columns else 0
+
+    @property
+    def num_prompts(self) -> int:
+        """Distinct prompts of the transitions."""
+        return len(self._prompts)
+
+    def add(self, batch: TransitionBatch) -> None:
+        """Keep transitions as the newest ones."""
+        numbers = torch.tensor(
+            [self._prompts.setdefault(prompt, len(self._prompts)) for prompt in batch.prompts] + [-1]
+        )
+        new = {name: getattr(batch, name) for name in COLUMNS}
+        new |= {name: numbers[new[name]] for name in ("prompt_index", "next_prompt_index")}
+        for name, column in new.items():
+            known = self._columns.get(name, column[:0])
+            self._columns[name] = torch.cat([known, column])[-self.capacity :]
+        self._forget_prompts()
+
+    def sample(self, rng: np.random.Generator) -> TransitionBatch:
+        """A minibatch, drawn with replacement."""
+        return self._batch().select(torch.from_numpy(rng.integers(len(self), size=self.minibatch_size)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The transitions and their prompts; tensors, plain numbers and texts."""
+        return {
+            "columns": dict(self._columns),
+            "prompts": [
+                (prompt.token_ids, prompt.candidate_ids, prompt.candidates) for prompt in self._prompts
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` wrote, but for the words of observations, which nothing learns from."""
+        self._columns, self._prompts = dict(state["columns"]), {}
+        for number, (token_ids, candidate_ids, candidates) in enumerate(_as_tuples(state["prompts"])):
+            self._prompts[Prompt(token_ids, candidate_ids, candidates, observation_text="")] = number
+
+    def _batch(self) -> TransitionBatch:
+        columns: dict[str, Any] = dict(self._columns)
+        return TransitionBatch(tuple(self._prompts), **columns)
+
+    def _forget_prompts(self) -> None:
+        """Number those that are left anew, where transitions hold fewer than half."""
+        used = torch.cat([self._columns["prompt_index"], self._columns["next_prompt_index"]]).unique()
+        if 2 * int((used >= 0).sum()) < len(self._prompts):
+            batch = self._batch().select(torch.arange(len(self)))
+            self._prompts = {prompt: number for number, prompt in enumerate(batch.prompts)}
+            self._columns = {name: getattr(batch, name) for name in COLUMNS}
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value

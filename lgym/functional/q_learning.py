@@ -1,0 +1,88 @@
+"""Action values that a policy implies, and the targets that they learn."""
+
+import torch
+from torch import Tensor
+
+from lgym.functional import inputs
+from lgym.functional.kl import categorical_entropy
+
+
+def prior_action_values(logprobs: Tensor, values: Tensor, *, scale: float) -> Tensor:
+    """Action values of which a policy is the Boltzmann distribution and a state value the mean.
+
+    Q(s, c) = V(s) + β (log π(c | s) - Σ_c' π(c' | s) log π(c' | s)),  so that
+
+    softmax over c of Q(s, c) / β = π(c | s)  and  Σ_c π(c | s) Q(s, c) = V(s)
+
+    "Reinforcement Learning with Deep Energy-Based Policies", Haarnoja et al. 2017, arXiv:1702.08165, equation
+    6, solved for Q, with the mean in place of the soft value.
+
+    Args:
+        logprobs: [..., C], normalized, -inf for what cannot be chosen.
+        values: [...] of the states.
+        scale: β, in rewards per nat, above 0.
+
+    Returns:
+        [..., C]; -inf where `logprobs` is.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(values=values, logprobs_without_candidates=logprobs[..., 0])
+    advantages = logprobs + categorical_entropy(logprobs)[..., None]
+    return values[..., None] + scale * advantages
+
+
+@torch.no_grad()
+def double_q_targets(rewards: Tensor, discounts: Tensor, online_q: Tensor, target_q: Tensor) -> Tensor:
+    """Targets of Q-learning whose best action is chosen by one network and valued by another.
+
+    y = R + d Q_target(s', argmax_c Q_online(s', c))
+
+    "Deep Reinforcement Learning with Double Q-learning", van Hasselt et al. 2016, arXiv:1509.06461, equation
+    4. With `online_q` = `target_q` this is plain Q-learning.
+
+    Args:
+        rewards: [B] R, discounted sums over the turns up to s'.
+        discounts: [B] d, γ to the power of these turns; 0 where the episode terminated, whatever s' is.
+        online_q: [B, C] at s', -inf for what cannot be chosen.
+        target_q: [B, C] likewise.
+
+    Returns:
+        [B], without gradient.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(rewards=rewards, discounts=discounts, states=online_q[:, 0])
+    inputs.require_same_shape(online_q=online_q, target_q=target_q)
+    best = online_q.argmax(-1, keepdim=True)
+    bootstrap = target_q.gather(1, best).squeeze(1)
+    return rewards + discounts * bootstrap.masked_fill(discounts == 0, 0.0)
+
+
+def huber_loss(values: Tensor, targets: Tensor, *, delta: float) -> Tensor:
+    """Half the squared error, but in proportion to errors beyond `delta`, per entry.
+
+    e² / 2 where |e| <= δ, else δ (|e| - δ / 2)
+
+    "Robust Estimation of a Location Parameter", Huber 1964, doi:10.1214/aoms/1177703732. With δ = inf this is
+    `value_loss`.
+
+    Args:
+        values: [...].
+        targets: [...].
+        delta: δ, in the units of the values, above 0.
+
+    Returns:
+        [...].
+
+    Raises:
+        ValueError: if the shapes differ or delta is not above 0.
+    """
+    inputs.require_same_shape(values=values, targets=targets)
+    if not delta > 0:
+        raise ValueError(f"delta must be above 0, got {delta}")
+    error = (values - targets).abs()
+    inside = error.clamp(max=delta)
+    return inside * (error - inside / 2)

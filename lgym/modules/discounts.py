@@ -1,0 +1,19 @@
+"""Discounts of an algorithm: as they are given, or as random play decides them."""
+
+from typing import Any
+
+from lgym.types import DISCOUNTS
+
+
+def discount(module: Any, name: str, given: float | None) -> float:
+    """A discount per turn: the given one, that of the run's data module, or lgym's default.
+
+    Args:
+        module: the algorithm's.
+        name: `gamma` or `gae_lambda`.
+        given: null for none.
+    """
+    if given is not None:
+        return given
+    data = None if module._trainer is None else module.trainer.datamodule
+    return float(getattr(data, name, DISCOUNTS[name]))

@@ -1,0 +1,36 @@
+"""From a rollout to the transitions that values of actions are learned from."""
+
+import torch
+
+from lgym.functional import n_step_returns
+from lgym.rollout import Rollout
+from lgym.transitions import TransitionBatch
+from lgym.types import ConfigError
+
+
+def rollout_transitions(rollout: Rollout, *, gamma: float, n: int) -> TransitionBatch:
+    """The turns of a rollout, each with the rewards of up to n turns and the prompt that these led to.
+
+    Where the rollout, or a time limit, cuts an episode off, it bootstraps there.
+
+    Raises:
+        ConfigError: of a loop that does not know what its turns led to.
+    """
+    if rollout.next_prompt_index is None:
+        raise ConfigError(
+            "Values of actions are learned in `lgym fit`; a loop of one's own records no transitions."
+        )
+    mask = rollout.mask
+    rewards, last, discounts = n_step_returns(
+        rollout.learned_rewards, rollout.terminated, rollout.truncated, gamma=gamma, n=n
+    )
+    responses = rollout.turn_responses()
+    next_prompts = rollout.next_prompt_index.gather(1, last)
+    return TransitionBatch(
+        prompts=rollout.prompts,
+        prompt_index=rollout.prompt_index[mask],
+        choices=torch.tensor([response.choice for response in responses]),
+        rewards=rewards[mask],
+        next_prompt_index=next_prompts.masked_fill(discounts == 0, -1)[mask],
+        discounts=discounts[mask],
+    )

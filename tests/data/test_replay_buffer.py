@@ -1,0 +1,97 @@
+"""The replay buffer."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from lgym.data import ReplayBuffer
+from lgym.rollout import Prompt
+from lgym.transitions import COLUMNS, TransitionBatch
+
+
+def chain(first: int, count: int) -> TransitionBatch:
+    """Transitions between the states first, first + 1, ..., the last of which ends; rewards are their numbers."""
+    prompts = tuple(
+        Prompt((60 + n,), ((97,), (98, 99)), ("a", "bc"), f"state {n}") for n in range(first, first + count)
+    )
+    index = torch.arange(count)
+    return TransitionBatch(
+        prompts=prompts,
+        prompt_index=index,
+        choices=index % 2,
+        rewards=(index + first).float(),
+        next_prompt_index=torch.where(index + 1 < count, index + 1, -1),
+        discounts=torch.where(index + 1 < count, 0.9, 0.0),
+    )
+
+
+def held(buffer: ReplayBuffer) -> TransitionBatch:
+    return buffer._batch()
+
+
+def test_each_distinct_prompt_is_kept_once():
+    buffer = ReplayBuffer(capacity=100, minibatch_size=1, learning_starts=1)
+    buffer.add(chain(0, 4))
+    buffer.add(chain(2, 4))
+    assert len(buffer) == 8
+    assert buffer.num_prompts == 6
+    whole = held(buffer)
+    state = [whole.prompts[i].token_ids[0] - 60 for i in whole.prompt_index.tolist()]
+    assert state == [0, 1, 2, 3, 2, 3, 4, 5]
+    assert whole.rewards.tolist() == [float(number) for number in state]
+    following = [
+        None if i < 0 else whole.prompts[i].token_ids[0] - 60 for i in whole.next_prompt_index.tolist()
+    ]
+    assert following == [1, 2, 3, None, 3, 4, 5, None]
+
+
+def test_the_oldest_leave_first_and_their_prompts_with_them():
+    buffer = ReplayBuffer(capacity=6, minibatch_size=1, learning_starts=1)
+    for first in range(0, 40, 4):
+        buffer.add(chain(first, 4))
+    assert held(buffer).rewards.tolist() == [34.0, 35.0, 36.0, 37.0, 38.0, 39.0]
+    assert buffer.num_prompts <= 12
+
+
+def test_a_minibatch_is_drawn_from_all():
+    buffer = ReplayBuffer(capacity=100, minibatch_size=64, learning_starts=1)
+    buffer.add(chain(0, 4))
+    rng = np.random.default_rng(0)
+    counts = torch.zeros(4)
+    for _ in range(100):
+        minibatch = buffer.sample(rng)
+        assert len(minibatch) == 64
+        assert len(minibatch.prompts) <= 4
+        counts += torch.bincount(minibatch.rewards.long(), minlength=4)
+    assert float((counts / 6400 - 0.25).abs().max()) < 0.03
+
+
+def test_a_checkpoint_holds_it_exactly():
+    buffer, restored = (ReplayBuffer(capacity=100, minibatch_size=8, learning_starts=1) for _ in range(2))
+    buffer.add(chain(0, 5))
+    file = io.BytesIO()
+    torch.save(buffer.state_dict(), file)
+    file.seek(0)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    ours, theirs = (each.sample(np.random.default_rng(3)) for each in (buffer, restored))
+    assert ours.prompts == theirs.prompts
+    for name in COLUMNS:
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"capacity": 0}, "capacity is 0"),
+        ({"updates_per_rollout": 0}, "updates_per_rollout is 0"),
+        ({"capacity": 100}, "capacity is 100 and minibatch_size is 256: .* Set capacity to 256"),
+        ({"capacity": 500}, "capacity is 500 and learning_starts is 1000"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        ReplayBuffer(**settings)

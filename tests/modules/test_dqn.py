@@ -1,0 +1,224 @@
+"""Deep Q-learning: against exact values, by a policy that looks its numbers up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from helpers.rollouts import candidate_learner, candidate_rollout
+from lgym.envs import tabular
+from lgym.modules import DQN
+from lgym.modules.target_network import TargetNetwork
+from lgym.modules.transitions import rollout_transitions
+from lgym.policies import CandidatePolicy, GenerationPolicy
+from lgym.rollout import Prompt
+from lgym.transitions import TransitionBatch
+
+GAMMA = 0.9
+
+
+class Lookup(nn.Module):
+    """A policy with a row of scores and a value of its own for each state, in float64."""
+
+    generates_text = False
+    scores_candidates = True
+    detach_value = False
+
+    def __init__(self, states: int, actions: int) -> None:
+        super().__init__()
+        self.llm = nn.Module()
+        self.llm.scores = nn.Parameter(torch.zeros(states, actions, dtype=torch.float64))
+        self.llm.values = nn.Parameter(torch.zeros(states, dtype=torch.float64))
+        self.llm.value_head = SimpleNamespace(std=torch.tensor(1.0))
+
+    def __call__(self, prompts):
+        rows = [prompt.token_ids[0] for prompt in prompts]
+        return self.llm.scores[rows].log_softmax(-1), self.llm.values[rows]
+
+
+def lake(is_slippery: bool) -> tuple[TransitionBatch, np.ndarray]:
+    """Every outcome of every action in every state of Frozen Lake, of equal weight as they are of equal
+    probability; and the optimal values."""
+    env = gymnasium.make("FrozenLake-v1", is_slippery=is_slippery).unwrapped
+    prompts = tuple(Prompt((s,), ((1,), (2,), (3,), (4,)), tuple("ldru"), str(s)) for s in env.P)
+    rows = [
+        (state, action, reward, -1 if terminated else following, 0.0 if terminated else GAMMA)
+        for state, actions in env.P.items()
+        for action, outcomes in actions.items()
+        for _, following, reward, terminated in (outcomes if len(outcomes) > 1 else outcomes * 3)
+    ]
+    index, choices, rewards, following, discounts = zip(*rows, strict=True)
+    batch = TransitionBatch(
+        prompts,
+        torch.tensor(index),
+        torch.tensor(choices),
+        torch.tensor(rewards, dtype=torch.float64),
+        torch.tensor(following),
+        torch.tensor(discounts, dtype=torch.float64),
+    )
+    mdp = tabular.tables(env)
+    q = np.zeros_like(mdp.rewards)
+    for _ in range(1000):
+        q = mdp.rewards + GAMMA * mdp.transitions @ q.max(axis=1)
+    return batch, q
+
+
+def fitted(module: DQN, batch: TransitionBatch, sweeps: int) -> torch.Tensor:
+    """The values of actions behind so many target networks, each fitted until nothing changes."""
+    for _ in range(sweeps):
+        module.target.follow(1.0)
+        optimizer = torch.optim.LBFGS(
+            module.policy.llm.parameters(),
+            max_iter=300,
+            tolerance_grad=1e-11,
+            tolerance_change=1e-16,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure(optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = 1e6 * module.loss(batch)[0]  # the optimizer stops at small gradients
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    with torch.no_grad():
+        return module.action_values(batch, torch.arange(len(batch.prompts)))[0]
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+def test_it_finds_the_optimal_values_of_frozen_lake(double_q):
+    batch, expected = lake(is_slippery=False)
+    module = DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=1.0, double_q=double_q)
+    assert np.abs(fitted(module, batch, 16).numpy() - expected).max() < 1e-6
+
+
+@pytest.mark.slow
+def test_it_finds_the_optimal_values_of_the_slippery_lake():
+    batch, expected = lake(is_slippery=True)
+    module = DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=1.0)
+    assert np.abs(fitted(module, batch, 200).numpy() - expected).max() < 1e-6
+
+
+def test_targets_of_the_wrong_sign_find_something_else(monkeypatch):
+    """The control of the test above."""
+
+    def wrong(rewards, discounts, online_q, target_q):
+        return rewards - discounts * target_q.max(-1).values.nan_to_num(neginf=0.0)
+
+    monkeypatch.setattr("lgym.modules.dqn.double_q_targets", wrong)
+    batch, expected = lake(is_slippery=False)
+    module = DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=1.0)
+    assert np.abs(fitted(module, batch, 16).numpy() - expected).max() > 0.1
+
+
+def test_transitions_bootstrap_from_what_the_turns_led_to():
+    """Two streams of three turns: two that go on for another turn, two that terminate; the idle one is no
+    transition."""
+    rollout = candidate_rollout(
+        candidate_learner(), next_prompt_index=torch.tensor([[1, -1, -1], [1, -1, -1]])
+    )
+    one = rollout_transitions(rollout, gamma=0.5, n=1)
+    assert one.prompt_index.tolist() == [0, 1, 0, 2, 1]
+    assert one.choices.tolist() == [0, 2, 1, 1, 0]
+    assert one.rewards.tolist() == [1.0, 0.0, -1.0, 0.0, 2.0]
+    assert one.next_prompt_index.tolist() == [1, -1, -1, 1, -1]
+    assert one.discounts.tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
+    two = rollout_transitions(rollout, gamma=0.5, n=2)
+    assert two.rewards.tolist() == [1.0, 0.0, -1.0, 1.0, 2.0]
+    assert two.next_prompt_index.tolist() == [-1] * 5
+    assert two.discounts.tolist() == [0.0] * 5
+
+
+def test_a_truncated_turn_bootstraps_and_a_terminated_one_does_not():
+    learner = candidate_learner()
+    truncated = torch.tensor([[False, True, False], [False, False, False]])
+    terminated = torch.tensor([[False, False, True], [False, True, True]])
+    rollout = candidate_rollout(
+        learner,
+        truncated=truncated,
+        terminated=terminated,
+        next_prompt_index=torch.tensor([[1, 2, -1], [1, -1, -1]]),
+    )
+    batch = rollout_transitions(rollout, gamma=0.5, n=3)
+    assert batch.next_prompt_index.tolist() == [2, 2, -1, -1, -1]
+    assert batch.discounts.tolist() == [0.25, 0.5, 0.0, 0.0, 0.0]
+
+
+def test_a_loop_of_ones_own_has_no_transitions():
+    with pytest.raises(ValueError, match="learned in `lgym fit`"):
+        rollout_transitions(candidate_rollout(candidate_learner()), gamma=0.5, n=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policy": GenerationPolicy()}, "learns values of candidates"),
+        ({"beta": 0.0}, "beta is 0.0"),
+        ({"epsilon": 1.5}, "epsilon is 1.5"),
+        ({"polyak": -0.1}, "polyak is -0.1"),
+        ({"n_step": 0}, "n_step is 0"),
+        ({"epsilon_rollouts": -1}, "epsilon_rollouts is -1"),
+        ({"gamma": 2.0}, "gamma is 2.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        DQN(**{"policy": CandidatePolicy(), **settings})
+
+
+def trained_llm() -> nn.Module:
+    return candidate_learner().policy.llm
+
+
+def test_the_target_network_takes_the_place_of_the_trained_weights_and_gives_it_back():
+    llm = trained_llm()
+    target = TargetNetwork(llm)
+    before = {name: p.detach().clone() for name, p in llm.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for parameter in llm.parameters():
+            parameter.add_(1.0)
+    with target.in_place():
+        for name, parameter in llm.named_parameters():
+            if name in before:
+                assert torch.equal(parameter, before[name])
+    for name, weight in before.items():
+        assert torch.equal(llm.get_parameter(name), weight + 1.0)
+    target.follow(0.25)
+    for name, weight in target.state_dict().items():
+        torch.testing.assert_close(weight, before[name] + 0.25)
+
+
+def test_normalizing_anew_changes_no_value_of_a_moving_target():
+    """PopArt of both: what the target network said of a state it says with other statistics too."""
+    module = DQN(policy=CandidatePolicy(), polyak=0.5)
+    module.policy.bind(trained_llm())
+    head = module.value_head
+    head.update_statistics(torch.tensor([0.0, 10.0, 20.0]))
+    hidden = torch.randn(4, head.feature_mean.numel(), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        head.output.weight.add_(0.1)
+        module.target.follow(1.0)
+        head.output.weight.add_(0.1)
+        with module.target.in_place():
+            before = head(hidden)
+        module._normalize(torch.tensor([-50.0, 100.0]))
+        with module.target.in_place():
+            after = head(hidden)
+    torch.testing.assert_close(after, before)
+    assert float(after.std()) > 0.1
+
+
+def test_it_explores_in_training_alone():
+    module = DQN(policy=CandidatePolicy(), epsilon=0.2, epsilon_rollouts=4)
+    module.policy.bind(trained_llm())
+    for rollout, share in ((0, 1.0), (1, 0.8), (4, 0.2), (9, 0.2)):
+        with module.behavior(rollout) as policy:
+            assert policy.epsilon == pytest.approx(share)
+    with module.inference() as policy:
+        assert policy.epsilon == 0.0
