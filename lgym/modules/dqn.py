@@ -53,6 +53,7 @@ class DQN(LLMLearner):
         polyak: float | None = None,
         huber_delta: float = 1.0,
         value_lr_scale: float = 5.0,
+        detach_value: bool = False,
         optimizer: OptimizerCallable = ppo_optimizer,
         lr_scheduler: LRSchedulerCallable | None = ppo_schedule,
         **kwargs: Any,
@@ -72,6 +73,8 @@ class DQN(LLMLearner):
                 copies them before each rollout is learned from.
             huber_delta: error, in standard deviations of returns, from which the loss grows in proportion.
             value_lr_scale: the value head's learning rate, as a multiple of the optimizer's.
+            detach_value: keep the gradient of V out of the language model, which then learns from what tells
+                actions apart alone.
             optimizer: any torch optimizer by class_path; by default AdamW with learning rate 8e-4.
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
                 default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
@@ -93,7 +96,8 @@ class DQN(LLMLearner):
             raise ConfigError(f"n_step is {n_step}; it must be 1 turn or more.")
         self.given_gamma = gamma
         self.open_discounts = {"gamma"} if gamma is None else frozenset()
-        self.critic = CriticConfig(value_lr_scale=value_lr_scale)
+        self.critic = CriticConfig(value_lr_scale=value_lr_scale, detach_value=detach_value)
+        self.policy.detach_value = detach_value
         self.n_step = n_step
         self.beta = beta
         self.epsilon = epsilon
@@ -215,4 +219,4 @@ class DQN(LLMLearner):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self._restored_target = checkpoint["target"]
+        self._restored_target = checkpoint.get("target")  # another algorithm has none
