@@ -69,6 +69,7 @@ class Episode:
 
     Attributes:
         seed: the seed of `env.reset`.
+        final_observation_text: the observation that a truncated one ended at; else `None`.
     """
 
     seed: int
@@ -76,6 +77,7 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
+    final_observation_text: str | None = None
 
     @property
     def episode_return(self) -> float:

@@ -102,6 +102,10 @@ class RolloutConfig:
     """Transitions of earlier rollouts, which algorithms that learn values of actions (DQN) draw their
     minibatches from: lgym.data.ReplayBuffer. Null is one with its defaults where it is needed."""
 
+    logged_episodes: list[str] | None = None
+    """JSON Lines files of episodes, as `lgym predict` writes them, to learn from in place of playing (offline
+    reinforcement learning; `docs/algorithms/offline.md`). Evaluations are played all the same."""
+
     exploration_bonus: ExplorationBonus | Literal["auto"] | None = "auto"
     """Pays in training, beside the environment's rewards, for observations that are seldom seen:
     lgym.data.ExplorationBonus. Returns in reports stay the environment's. Null pays nothing; auto pays where

@@ -12,6 +12,9 @@ from lgym.data import validation
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
+from lgym.data.logged.collector import LoggedCollector
+from lgym.data.logged.episodes import LoggedEpisode, read_episodes
+from lgym.data.logged.play import LoggedPlay
 from lgym.data.prompts.action_candidates import candidates_of
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
@@ -45,6 +48,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
+        self._logged: list[LoggedEpisode] = []
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
 
     def setup(self, stage: str) -> None:
@@ -65,6 +69,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             if self.exploration_bonus is not None:
                 limit = getattr(self.trainer, "max_epochs", None)
                 self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
+            if self.logged_episodes is not None:
+                self._logged = self._read_log(self.logged_episodes)
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
@@ -240,13 +246,31 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""
         if self._play is None:
-            collector = self.make_collector("fit", self.log_episodes_per_rollout)
-            self._play = TrainingPlay(self.seed, collector, self.replay)
+            if self._logged:
+                self._play = LoggedPlay(self.seed, self._logged_collector(), self.replay)
+            else:
+                collector = self.make_collector("fit", self.log_episodes_per_rollout)
+                self._play = TrainingPlay(self.seed, collector, self.replay)
             if self._restored is not None:
                 self._rollouts_before = self._restored["rollouts"]
                 if (state := rank_state(self._restored["ranks"])) is not None:
                     self._play.load_state_dict(state)
         return self._play
+
+    def _read_log(self, paths: Sequence[str]) -> list[LoggedEpisode]:
+        """This process's episodes of the files; all of them fit into the replay buffer."""
+        validation.require_value_learner(self.learner.uses_replay)
+        episodes = read_episodes(paths, self.agent)
+        first, count = shard_range(len(episodes))
+        assert self.replay is not None
+        validation.require_capacity(self.replay.capacity, episodes[first : first + count], len(episodes))
+        return episodes[first : first + count]
+
+    def _logged_collector(self) -> LoggedCollector:
+        gamma = getattr(self.learner, "gamma", self.gamma)
+        return LoggedCollector(
+            self._logged, self.episode_prompts("fit"), self.learner.policy.demonstrated, gamma
+        )
 
     def prompt_builder(self, stage: str) -> PromptBuilder:
         """The prompt builder of a stage, made when first needed: the tokenizer comes with the model."""

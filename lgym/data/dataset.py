@@ -79,7 +79,7 @@ class RolloutDataset(IterableDataset):
                 sampler.add_rollout(rollout)
             with phase("preparing"):
                 batch, metrics = self.learner.prepare(rollout)
-            enough = self._keep(batch)
+            enough = self.play.keep(batch)
         self.rollouts += 1
         batches = (
             self._demonstrations(batch) if warming_up else self._with_demonstrations(self._minibatches(batch))
@@ -87,15 +87,6 @@ class RolloutDataset(IterableDataset):
         first = next(batches)
         yield InFlight(replace(first, metrics=metrics, token_traces=batch.token_traces))
         yield from map(InFlight, batches)
-
-    def _keep(self, batch: Any) -> bool:
-        """Add a rollout to the replay buffer, if there is one, and check if all processes hold enough to
-        learn from."""
-        replay = self.play.replay
-        if replay is None:
-            return True
-        replay.add(batch)
-        return min(distributed.all_gather_object(len(replay))) >= replay.learning_starts
 
     def _minibatches(self, batch: Any) -> Iterator[Any]:
         """Passes over a rollout, or draws from the replay buffer."""

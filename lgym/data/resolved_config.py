@@ -96,7 +96,8 @@ class ResolvedConfig(DataConfig):
         """
         if learner.single_pass and "update_epochs" in self._open:
             self.update_epochs = 1
-        if self.episodes_per_rollout is not None or self.turns_per_rollout is not None:
+        is_given = self.episodes_per_rollout is not None or self.turns_per_rollout is not None
+        if is_given or self.logged_episodes is not None:
             return ()
         choices = measured_settings(
             self,

@@ -1,11 +1,13 @@
 """Checks of a run's agent and of what it imitates, before a model is loaded."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import gymnasium
 
+from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.agents.actions import is_action
+from lgym.data.logged.episodes import LoggedEpisode
 from lgym.data.prompts.action_candidates import action_of, offered
 from lgym.types import ConfigError, ParsedAction
 
@@ -85,6 +87,36 @@ def require_replay(has_replay: bool, uses_replay: bool, passes: Collection[str])
         raise ConfigError(
             "data.replay is set, and the model's algorithm learns from each rollout alone: leave it out, or "
             "take lgym.modules.DQN."
+        )
+
+
+def require_value_learner(uses_replay: bool) -> None:
+    """Raise `ConfigError` for logged play under an algorithm that learns from its own."""
+    if not uses_replay:
+        raise ConfigError(
+            "data.logged_episodes was played by another policy, and the model's algorithm learns from its "
+            "own play: take lgym.modules.CQL or lgym.modules.DQN, or imitate it (data.demonstrations)."
+        )
+
+
+def require_capacity(capacity: int, episodes: Sequence[LoggedEpisode], total: int) -> None:
+    """Raise `ConfigError` where a log has nothing for a process, or more than its replay buffer holds.
+
+    Args:
+        capacity: of the replay buffer.
+        episodes: those of this process.
+        total: episodes of all.
+    """
+    turns = sum(len(episode.turns) for episode in episodes)
+    if not turns:
+        raise ConfigError(
+            f"data.logged_episodes has {total} episodes for {distributed.world_size()} processes: lower "
+            "trainer.devices."
+        )
+    if turns > capacity:
+        raise ConfigError(
+            f"data.logged_episodes has {turns} turns and data.replay.capacity is {capacity}: set it to "
+            f"{turns} or more."
         )
 
 

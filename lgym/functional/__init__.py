@@ -35,7 +35,12 @@ from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate,
 from lgym.functional.logprobs import candidate_logprobs
 from lgym.functional.masking import masked_deviations, masked_mean, whiten
 from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
-from lgym.functional.q_learning import double_q_targets, huber_loss, prior_action_values
+from lgym.functional.q_learning import (
+    conservative_penalty,
+    double_q_targets,
+    huber_loss,
+    prior_action_values,
+)
 from lgym.functional.reliability import split_half_reliability
 from lgym.functional.returns import discounted_returns, n_step_returns
 from lgym.functional.truncation import truncate_logits
@@ -48,6 +53,7 @@ __all__ = [
     "categorical_kl",
     "clip_fraction",
     "clipped_value_loss",
+    "conservative_penalty",
     "count_novelty",
     "discounted_returns",
     "double_q_targets",

@@ -61,6 +61,28 @@ def double_q_targets(rewards: Tensor, discounts: Tensor, online_q: Tensor, targe
     return rewards + discounts * bootstrap.masked_fill(discounts == 0, 0.0)
 
 
+def conservative_penalty(q: Tensor, choices: Tensor) -> Tensor:
+    """The amount by which the soft maximum of action values exceeds that of the logged action.
+
+    log Σ_c exp Q(s, c) - Q(s, c_t)
+
+    "Conservative Q-Learning for Offline Reinforcement Learning", Kumar et al. 2020, arXiv:2006.04779,
+    equation 4, whose expectation over the log this is the sample of.
+
+    Args:
+        q: [B, C], -inf for what cannot be chosen.
+        choices: [B] int64, the logged actions.
+
+    Returns:
+        [B], 0 or more.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(choices=choices, states=q[:, 0])
+    return q.logsumexp(-1) - q.gather(1, choices[:, None]).squeeze(1)
+
+
 def huber_loss(values: Tensor, targets: Tensor, *, delta: float) -> Tensor:
     """Half the squared error, but in proportion to errors beyond `delta`, per entry.
 

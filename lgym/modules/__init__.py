@@ -4,6 +4,7 @@ from lgym.modules.a2c import A2C
 from lgym.modules.actor_critic import ActorCritic
 from lgym.modules.base import LLMLearner
 from lgym.modules.configs import CriticConfig, LossConfig, SFTConfig
+from lgym.modules.cql import CQL
 from lgym.modules.dqn import DQN
 from lgym.modules.gigpo import GiGPO
 from lgym.modules.grpo import GRPO
@@ -14,6 +15,7 @@ from lgym.modules.rloo import RLOO
 
 __all__ = [
     "A2C",
+    "CQL",
     "DQN",
     "GRPO",
     "PPO",

@@ -197,17 +197,29 @@ class DQN(LLMLearner):
         targets = double_q_targets(batch.rewards, batch.discounts, online_q[next_index], target_q[next_index])
         values = q[batch.prompt_index, batch.choices]
         std = float(self.value_head.std)
-        total = loss = huber_loss(values / std, targets / std, delta=self.huber_delta).mean()
+        terms = self.loss_terms(q[batch.prompt_index] / std, batch.choices, targets / std)
+        total = torch.stack(list(terms.values())).sum()
         if batch.supervised is not None and self.sft.coef > 0:
             total = total + self.sft.coef * self.sft_loss(batch.supervised)
         metrics = {
-            "loss/q": loss,
+            **terms,
             "loss/total": total,
             "q/mean": values.mean(),
             "q/td_error": (values - targets).abs().mean() / std,
             "policy/entropy": entropies[batch.prompt_index].mean(),
         }
         return total, {name: value.detach() for name, value in metrics.items()}
+
+    def loss_terms(self, q: Tensor, choices: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """The parts of the loss by their metrics' names.
+
+        Args:
+            q: [B, C] values of candidates in standard deviations of returns, -inf where there is none.
+            choices: [B] the chosen ones.
+            targets: [B] of their values, likewise.
+        """
+        values = q.gather(1, choices[:, None]).squeeze(1)
+        return {"loss/q": huber_loss(values, targets, delta=self.huber_delta).mean()}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.polyak is not None:

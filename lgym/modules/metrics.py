@@ -57,8 +57,9 @@ def rollout_metrics(turns: RolloutTurns) -> dict[str, float]:
         "rollout/episodes_dropped": float(rollout.episodes_dropped),
         "rollout/observations_shortened": float(sum(prompt.shortened for prompt in rollout.turn_prompts())),
         "time/rollout_seconds": rollout.seconds,
-        "time/env_steps_per_second": num_turns / max(rollout.seconds, 1e-9),
     }
+    if rollout.seconds > 0:  # what was logged is not played
+        metrics["time/env_steps_per_second"] = num_turns / rollout.seconds
     episodes = rollout.reported_episodes
     metrics["rollout/episodes_reported"] = float(len(episodes))
     if len(episodes):

@@ -12,7 +12,8 @@ from torch import nn
 
 from helpers.rollouts import candidate_learner, candidate_rollout
 from lgym.envs import tabular
-from lgym.modules import DQN
+from lgym.functional import conservative_penalty
+from lgym.modules import CQL, DQN
 from lgym.modules.target_network import TargetNetwork
 from lgym.modules.transitions import rollout_transitions
 from lgym.policies import CandidatePolicy, GenerationPolicy
@@ -222,3 +223,29 @@ def test_it_explores_in_training_alone():
             assert policy.epsilon == pytest.approx(share)
     with module.inference() as policy:
         assert policy.epsilon == 0.0
+
+
+def test_the_conservative_penalty_lowers_what_the_log_does_not_hold():
+    """Of two actions one was logged: DQN leaves the other where it was, CQL below it."""
+    prompts = (Prompt((0,), ((1,), (2,)), ("l", "r"), "0"),)
+    batch = TransitionBatch(
+        prompts,
+        *(torch.zeros(1, dtype=torch.int64),) * 2,
+        torch.ones(1).double(),
+        torch.tensor([-1]),
+        torch.zeros(1),
+    )
+    gaps = {}
+    for alpha in (0.0, 0.5):
+        torch.manual_seed(0)
+        module = CQL(policy=Lookup(1, 2), gamma=GAMMA, beta=1.0, alpha=alpha)
+        q = fitted(module, batch, 1)[0]
+        gaps[alpha] = float(q[0] - q[1])
+    assert gaps[0.5] > gaps[0.0] + 0.5
+
+
+def test_the_penalty_is_the_soft_maximum_less_the_logged_action():
+    q = torch.tensor([[1.0, 2.0, -torch.inf], [0.0, 0.0, 0.0]])
+    penalty = conservative_penalty(q, torch.tensor([1, 2]))
+    expected = [np.log(np.exp(1) + np.exp(2)) - 2, np.log(3)]
+    np.testing.assert_allclose(penalty.numpy(), expected, rtol=1e-6)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import gymnasium
 from tqdm import tqdm
@@ -15,6 +15,8 @@ from lgym.types import ConfigError
 
 OBSERVATION_KEYS = ("observation", "observation_text", "prompt", "input", "question", "state")
 RESPONSE_KEYS = ("response", "response_text", "completion", "output", "answer", "action", "label")
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -65,55 +67,43 @@ class JsonlDemonstrations:
         path: the file, UTF-8.
         observation_key: the key of the observation; null looks for a well-known one.
         response_key: the key of the response; null looks for a well-known one.
+        min_return: the lowest return of an episode that is kept (filtered behavior cloning); null keeps all.
     """
 
     def __init__(
-        self, path: str, observation_key: str | None = None, response_key: str | None = None
+        self,
+        path: str,
+        observation_key: str | None = None,
+        response_key: str | None = None,
+        min_return: float | None = None,
     ) -> None:
         self.path = path
+        self.min_return = min_return
         self.observation_key = observation_key
         self.response_key = response_key
 
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """The demonstrations of all lines. Raises `ValueError` with the line that cannot be used."""
-        if not Path(self.path).is_file():
-            raise ConfigError(f"{self.path} is not a file; a relative path starts from {Path.cwd()}.")
-        demonstrations: list[Demonstration] = []
-        with open(self.path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    demonstrations += self._read(json.loads(line), agent) if line.strip() else ()
-                except ValueError as error:
-                    begin = line[:80].decode(errors="replace").strip()
-                    raise ConfigError(f"{self.path}, line {number}: {error}. It begins: {begin}") from error
+        parts = json_lines(self.path, lambda record: list(self._read(record, agent)))
+        demonstrations = [demonstration for part in parts for demonstration in part]
         if not demonstrations:
-            raise ConfigError(f"{self.path} holds no demonstrations; write one JSON object per line.")
+            kept = "" if self.min_return is None else f" that returned {self.min_return:g} or more"
+            raise ConfigError(f"{self.path} holds no demonstrations{kept}; write one JSON object per line.")
         return demonstrations
 
     def _read(self, record: Any, agent: TextAgent) -> Iterator[Demonstration]:
-        _require_object(record)
+        require_object(record)
         any_form = self.observation_key is None and self.response_key is None
+        if self.min_return is not None and _return_of(record) < self.min_return:
+            return
         if any_form and isinstance(record.get("turns"), list):
-            pairs = [self._pair(turn, agent) for turn in record["turns"]]
+            pairs = [observation_and_response(turn, agent) for turn in record["turns"]]
             yield from (Demonstration(*pair) for pair in pairs if agent.parse(pair[1]).ok)
         elif any_form and isinstance(record.get("messages"), list):
             yield from (_checked(agent, *pair) for pair in _exchanges(record["messages"]))
         else:
-            yield _checked(agent, *self._pair(record, agent))
-
-    def _pair(self, record: Any, agent: TextAgent) -> tuple[str, str]:
-        _require_object(record)
-        observation = _find(record, self.observation_key, OBSERVATION_KEYS, "observation")
-        response = _find(record, self.response_key, RESPONSE_KEYS, "response")
-        if not isinstance(observation, str):
-            try:
-                observation = agent.format_observation(observation)
-            except (TypeError, ValueError, LookupError, AttributeError) as error:
-                raise ConfigError(
-                    f"{type(agent).__name__}.format_observation cannot read {observation!r} ({error}); give "
-                    "text"
-                ) from error
-        return observation, _response_text(agent, response, agent.actions)
+            keys = self.observation_key, self.response_key
+            yield _checked(agent, *observation_and_response(record, agent, *keys))
 
 
 class ExpertDemonstrations:
@@ -174,9 +164,55 @@ class ExpertDemonstrations:
         return episode_return, turns
 
 
-def _require_object(record: Any) -> None:
+def json_lines(path: str, read: Callable[[Any], Record]) -> list[Record]:
+    """The JSON objects of a file's lines, as `read` takes them; blank lines are left out.
+
+    Raises:
+        ConfigError: if there is no such file, or of a line with which `read`, or JSON, is at odds.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"{path} is not a file; a relative path starts from {Path.cwd()}.")
+    records: list[Record] = []
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                records += [read(json.loads(line))] if line.strip() else []
+            except ValueError as error:
+                begin = line[:80].decode(errors="replace").strip()
+                raise ConfigError(f"{path}, line {number}: {error}. It begins: {begin}") from error
+    return records
+
+
+def observation_and_response(
+    record: Any, agent: TextAgent, observation_key: str | None = None, response_key: str | None = None
+) -> tuple[str, str]:
+    """The texts of a turn's observation and response, under these keys or well-known ones."""
+    require_object(record)
+    observation = _find(record, observation_key, OBSERVATION_KEYS, "observation")
+    response = _find(record, response_key, RESPONSE_KEYS, "response")
+    if not isinstance(observation, str):
+        try:
+            observation = agent.format_observation(observation)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise ConfigError(
+                f"{type(agent).__name__}.format_observation cannot read {observation!r} ({error}); give text"
+            ) from error
+    return observation, _response_text(agent, response, agent.actions)
+
+
+def require_object(record: Any) -> None:
+    """Raise `ConfigError` unless a line's JSON is an object."""
     if not isinstance(record, dict):
         raise ConfigError(f"expected a JSON object, not {record!r}")
+
+
+def _return_of(record: Mapping[str, Any]) -> float:
+    try:
+        return float(sum(turn["reward"] for turn in record["turns"]))
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            "min_return asks for the rewards of its turns, and they are not all there; leave min_return out"
+        ) from error
 
 
 def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str], part: str) -> Any:
@@ -192,7 +228,7 @@ def _find(record: Mapping[str, Any], key: str | None, well_known: Sequence[str],
 def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
     question: Any = None
     for message in messages:
-        _require_object(message)
+        require_object(message)
         role, content = message.get("role"), message.get("content", "")
         if role not in ("user", "assistant"):
             continue

@@ -14,7 +14,7 @@ from lgym.agents.base import TextAgent
 from lgym.batch import ResponseBatch
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
-from lgym.data.prompts.action_candidates import candidate_of
+from lgym.data.prompts.action_candidates import candidate_number
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
@@ -86,16 +86,13 @@ class SFTSampler:
         )
 
     def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:
-        """The candidate that is the response, or else its action."""
-        if demonstration.response_text in candidates:
-            return candidates.index(demonstration.response_text)
-        action = self.agent.parse(demonstration.response_text).action
-        if (candidate := candidate_of(self.agent, action, candidates)) is None:
+        number = candidate_number(self.agent, demonstration.response_text, candidates)
+        if number is None:
             raise ConfigError(
                 f"The demonstration {demonstration.response_text!r} names none of the candidates "
                 f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
             )
-        return candidates.index(candidate)
+        return number
 
 
 def load_demonstrations(

@@ -1,7 +1,7 @@
 """Candidates of an agent, checked before the model sees them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,15 @@ def action_of(agent: TextAgent, text: str) -> Any:
 def candidate_of(agent: TextAgent, action: Any, candidates: Iterable[str]) -> str | None:
     """The first candidate that names an action of the environment; `None` if none does."""
     return next((text for text in candidates if np.array_equal(agent.parse(text).action, action)), None)
+
+
+def candidate_number(agent: TextAgent, text: str, candidates: Sequence[str]) -> int | None:
+    """The position of the candidate that a text is, or else whose action it names; `None` if there is
+    none."""
+    if text in candidates:
+        return candidates.index(text)
+    candidate = candidate_of(agent, agent.parse(text).action, candidates)
+    return None if candidate is None else candidates.index(candidate)
 
 
 def _no_candidates(agent: TextAgent, observation: Any) -> ConfigError:

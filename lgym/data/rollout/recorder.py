@@ -181,8 +181,12 @@ class Recorder:
                 self.table.turn(*turn)
                 for turn in played[["prompt_index", "response_index", "rewards"]].tolist()
             ]
-            seed, *ending = played[["reset_seeds", "terminated", "truncated"]][-1].item()
-            transcripts.append(Episode(seed, system_prompt, shown, *ending))
+            last = played[-1]
+            terminated, truncated = bool(last["terminated"]), bool(last["truncated"])
+            final = None if terminated else self.table.prompts[last["next_prompt"]].observation_text
+            transcripts.append(
+                Episode(int(last["reset_seeds"]), system_prompt, shown, terminated, truncated, final)
+            )
         return transcripts
 
     def rollout(self) -> Rollout:

@@ -6,7 +6,6 @@ import numpy as np
 
 from lgym import distributed
 from lgym.data.replay_buffer import ReplayBuffer
-from lgym.data.rollout.collector import Collector
 from lgym.data.seeds import Purpose, stream
 
 PURPOSES: tuple[Purpose, ...] = ("actions", "order")
@@ -16,13 +15,21 @@ class TrainingPlay:
     """A collector with the generators of sampled actions and of the order of minibatches, and the replay
     buffer of a learner that has one, in this process."""
 
-    def __init__(self, seed: int, collector: Collector, replay: ReplayBuffer | None = None) -> None:
+    def __init__(self, seed: int, collector: Any, replay: ReplayBuffer | None = None) -> None:
         self.collector = collector
         self.replay = replay
         self.rngs = {
             purpose: np.random.default_rng(stream(seed, "fit", purpose, distributed.rank()))
             for purpose in PURPOSES
         }
+
+    def keep(self, batch: Any) -> bool:
+        """Add a rollout to the replay buffer, if there is one, and check if all processes hold enough to
+        learn from."""
+        if self.replay is None:
+            return True
+        self.replay.add(batch)
+        return min(distributed.all_gather_object(len(self.replay))) >= self.replay.learning_starts
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, plain numbers and texts."""
@@ -36,6 +43,7 @@ class TrainingPlay:
         """Restore the state that `state_dict` returned."""
         for purpose, rng in self.rngs.items():
             rng.bit_generator.state = state["rng"][purpose]
-        self.collector.load_state_dict(state["collector"])
+        if state["collector"]:  # not where logged play was learned from before
+            self.collector.load_state_dict(state["collector"])
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])

@@ -265,3 +265,15 @@ def test_an_expert_plays_a_registered_environment():
     assert len(turns) > 50
     assert Demonstration("Your hand: hard sixteen against ten", "stay") not in turns
     assert {turn.response_text for turn in turns} == {"hit", "stay"}
+
+
+def test_episodes_below_a_return_are_left_out(tmp_path):
+    """Filtered behavior cloning."""
+    turn = {"observation": "red", "response": "red"}
+    bad, good = ({"turns": [{**turn, "reward": r}, {**turn, "reward": 0.0}]} for r in (0.5, 1.0))
+    assert read(tmp_path, bad, good, min_return=0.6) == [RED, RED]
+    assert read(tmp_path, bad, good) == [RED] * 4
+    with pytest.raises(ValueError, match="no demonstrations that returned 2 or more"):
+        read(tmp_path, bad, good, min_return=2.0)
+    with pytest.raises(ValueError, match="line 1: min_return asks for the rewards"):
+        read(tmp_path, turn, min_return=0.0)
