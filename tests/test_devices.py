@@ -251,12 +251,13 @@ def test_a_run_ends_when_one_of_its_processes_dies(config, tmp_path, which):
 
 
 @pytest.mark.slow
-def test_two_learn_values_from_replay_buffers_of_their_own(config, tmp_path):
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+def test_two_learn_values_from_replay_buffers_of_their_own(config, tmp_path, algorithm):
     """One process may hold enough a rollout before the other; `Alike` compares their weights behind each."""
     yaml = tmp_path / "dqn.yaml"
     yaml.write_text(
         config.read_text()
-        .replace("lgym.modules.PPO", "lgym.modules.DQN")
+        .replace("lgym.modules.PPO", f"lgym.modules.{algorithm}")
         .replace(
             "  minibatch_size: 4\n",
             "  replay: {class_path: lgym.data.ReplayBuffer, init_args: "

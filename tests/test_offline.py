@@ -28,16 +28,18 @@ def log(tmp_path_factory, model_folder):
     return f'["{path}"]'
 
 
-def test_it_learns_from_a_log_alone_and_goes_on_with_live_play(tmp_path, model_folder, log):
+@pytest.mark.parametrize("algorithm", ["CQL", "IQL"])
+def test_it_learns_from_a_log_alone_and_goes_on_with_live_play(tmp_path, model_folder, log, algorithm):
     """Echo pays 1 for the word that was shown, a third of it at random."""
-    offline = {**CQL, "data__logged_episodes": log, "data__replay": BUFFER}
+    values = {**CQL, "model": f"lgym.modules.{algorithm}", "data__replay": BUFFER}
+    offline = {**values, "data__logged_episodes": log}
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=6, **offline)
     curves = scalars(tmp_path)
     best = max(curves["val_greedy/return_mean"].values())
     assert best > 0.9, curves["val_greedy/return_mean"]
     assert set(curves["rollout/total_turns"].values()) == {100.0}, "nothing was played"
     assert len(held(tmp_path)["choices"]) == 100
-    live = {**CQL, "data__replay": BUFFER, "data__turns_per_rollout": 40}
+    live = {**values, "data__turns_per_rollout": 40}
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=8, ckpt_path="last", **live)
     assert len(held(tmp_path)["choices"]) == 180
     assert list(scalars(tmp_path)["rollout/total_turns"].values())[-1] == 80.0

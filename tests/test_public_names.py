@@ -34,4 +34,9 @@ def test_importing_the_environments_registers_them():
     """`gymnasium.make` knows lgym's own ids then, without any other import."""
     lines = "import lgym.envs, gymnasium; print(*(name for name in gymnasium.registry if name.startswith('lgym/')))"
     done = subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["lgym/RandomFrozenLake-v0", "lgym/TextEnv-v0", "lgym/TextWorld-v0"]
+    assert done.stdout.split() == [
+        "lgym/RandomFrozenLake-v0",
+        "lgym/Maze-v0",
+        "lgym/TextEnv-v0",
+        "lgym/TextWorld-v0",
+    ]

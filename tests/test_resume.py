@@ -33,6 +33,7 @@ REPLAY = {
     "data__replay": '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 60, "minibatch_size": 8, '
     '"updates_per_rollout": 3, "learning_starts": 40}}',
 }
+SAC = {**REPLAY, "model": "lgym.modules.SAC"}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -48,6 +49,7 @@ SCHEDULE = {
         pytest.param(EXPLORING, 1, id="exploration-bonus-1"),
         pytest.param(FROZEN, 2, id="frozen-blocks-2"),
         pytest.param(REPLAY, 2, id="replay-2"),
+        pytest.param(SAC, 2, id="sac-2"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
         pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),

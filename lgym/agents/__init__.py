@@ -6,6 +6,7 @@ from lgym.agents.cartpole import CartPoleAgent
 from lgym.agents.cliff_walking import CliffWalkingAgent
 from lgym.agents.frozen_lake import FrozenLakeAgent
 from lgym.agents.general import GeneralAgent
+from lgym.agents.maze import MazeAgent
 from lgym.agents.taxi import TaxiAgent
 from lgym.agents.textworld import TextWorldAgent
 
@@ -16,6 +17,7 @@ __all__ = [
     "CliffWalkingAgent",
     "FrozenLakeAgent",
     "GeneralAgent",
+    "MazeAgent",
     "TaxiAgent",
     "TextAgent",
     "TextWorldAgent",

@@ -12,6 +12,7 @@ from lgym.agents.blackjack import BlackjackAgent
 from lgym.agents.cartpole import CartPoleAgent
 from lgym.agents.cliff_walking import CliffWalkingAgent
 from lgym.agents.frozen_lake import FrozenLakeAgent
+from lgym.agents.maze import MazeAgent
 from lgym.agents.minigrid_view import direction_text, mission_text, view_text
 from lgym.agents.observation_formatter import ObservationFormatter, Reader
 from lgym.agents.observation_settings import ObservationSettings
@@ -244,6 +245,11 @@ _KNOWN = {
         TaxiAgent.actions,
         {"names": ["state"]},
         agent=TaxiAgent,
+    ),
+    "lgym.envs.maze:MazeEnv": KnownSpace(
+        "You walk through a maze. Reach the goal in few moves: every move costs 1, also one into a wall.",
+        MazeAgent.actions,
+        agent=MazeAgent,
     ),
     "gymnasium.envs.box2d.bipedal_walker:BipedalWalker": KnownSpace(
         "Walk forward on two legs without falling: forward pays, a fall costs 100, strong torque a little.",

@@ -7,6 +7,7 @@ from lgym.callbacks.disk import DiskGuard
 from lgym.callbacks.early_stopping import StopOnReturnThreshold
 from lgym.callbacks.episode_logger import EpisodeLogger, TranscriptWriter
 from lgym.callbacks.export import AdapterExport
+from lgym.callbacks.maze_strategy import MazeStrategy
 from lgym.callbacks.phase_profiler import PhaseProfiler
 from lgym.callbacks.progress import RolloutProgress
 from lgym.callbacks.rollout_notes import RolloutNotes
@@ -23,6 +24,7 @@ __all__ = [
     "DiskGuard",
     "EpisodeLogger",
     "GracefulShutdown",
+    "MazeStrategy",
     "PhaseProfiler",
     "RolloutNotes",
     "RolloutProgress",

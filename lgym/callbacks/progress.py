@@ -15,6 +15,7 @@ SHOWN_METRICS = (
     ("KL", "policy/old_kl"),
     ("KL", "policy/approx_kl"),
     ("value", "blackjack/value_sampled"),
+    ("value", "maze/value_sampled"),
 )
 RATED_PHASES = ("playing", "preparing", "learning")
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from lgym.callbacks.time_limit import TimeLimit
 from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
 from lgym.terminal import say
+
+SOLVED_GAMES = ("blackjack", "maze")
+"""Games whose strategies are valued exactly, as their metrics are named."""
 
 NOTED = ("return_mean", "return_ci95", "length_std", "looping_rate")
 KEPT = "{} holds the run after its last whole rollout; --ckpt_path last goes on from there."
@@ -132,12 +136,10 @@ def results_table(trainer: L.Trainer, stage: str, before: Mapping[str, float] | 
             rows.append((f"this policy, {mode}", value, f"{metrics[f'{name}/length_mean']:.1f} turns"))
         if f"{name}/success_rate" in metrics:
             rows.append((f"its success, {mode}", _change(before, metrics, f"{name}/success"), ""))
-    for mode in MODES:
-        if f"blackjack/value_{mode}" in metrics:
-            agreement = f"{metrics['blackjack/agreement']:.1%} optimal actions" if mode == "greedy" else ""
-            rows.append(
-                (f"this policy, {mode}, exact", f"{metrics[f'blackjack/value_{mode}']:+.4f}", agreement)
-            )
+    for game, mode in product(SOLVED_GAMES, MODES):
+        if f"{game}/value_{mode}" in metrics:
+            agreement = f"{metrics[f'{game}/agreement']:.1%} optimal actions" if mode == "greedy" else ""
+            rows.append((f"this policy, {mode}, exact", f"{metrics[f'{game}/value_{mode}']:+.4f}", agreement))
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, RolloutDataModule):
         agent = data.agents["test" if stage == "test" else "validate"]

@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -52,13 +51,6 @@ def strategy_chart(hit_probability: np.ndarray, *, title: str = "") -> Figure:
         linespacing=1.7,
     )
     return figure
-
-
-def chart_array(figure: Figure) -> np.ndarray:
-    """The figure's pixels, [height, width, 3] of uint8, for TensorBoard's `add_image(dataformats="HWC")`."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _draw_panel(axes: Axes, cells: dict[blackjack.State, tuple[float, bool]], soft: int, lowest: int) -> None:

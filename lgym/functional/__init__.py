@@ -38,6 +38,8 @@ from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
 from lgym.functional.q_learning import (
     conservative_penalty,
     double_q_targets,
+    expected_value,
+    expectile_loss,
     huber_loss,
     prior_action_values,
 )
@@ -57,6 +59,8 @@ __all__ = [
     "count_novelty",
     "discounted_returns",
     "double_q_targets",
+    "expected_value",
+    "expectile_loss",
     "explained_variance",
     "gae",
     "group_advantages",

@@ -108,3 +108,46 @@ def huber_loss(values: Tensor, targets: Tensor, *, delta: float) -> Tensor:
     error = (values - targets).abs()
     inside = error.clamp(max=delta)
     return inside * (error - inside / 2)
+
+
+def expectile_loss(errors: Tensor, *, expectile: float) -> Tensor:
+    """Half the squared error, with different weights of errors above and below 0, per entry.
+
+    |τ - 1(u < 0)| u² / 2,  whose mean is least where the value is the τ-expectile of what it predicts
+
+    "Offline Reinforcement Learning with Implicit Q-Learning", Kostrikov et al. 2021, arXiv:2110.06169,
+    equation 5, there without the half. With τ = 1/2 it is half of `value_loss`.
+
+    Args:
+        errors: [...] u, the target less the value.
+        expectile: τ, above 0 and below 1.
+
+    Returns:
+        [...].
+
+    Raises:
+        ValueError: if expectile is outside (0, 1).
+    """
+    if not 0 < expectile < 1:
+        raise ValueError(f"expectile must be above 0 and below 1, got {expectile}")
+    weights = (expectile - (errors < 0).to(errors.dtype)).abs()
+    return weights * errors.square() / 2
+
+
+def expected_value(logprobs: Tensor, values: Tensor) -> Tensor:
+    """The mean of values over a distribution.
+
+    Σ_c π(c) x(c)
+
+    Args:
+        logprobs: [..., C], normalized, -inf for what cannot be chosen.
+        values: [..., C] x, whatever there.
+
+    Returns:
+        [...].
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(logprobs=logprobs, values=values)
+    return (logprobs.exp() * values.masked_fill(logprobs.isneginf(), 0.0)).sum(-1)

@@ -57,10 +57,14 @@ class ValueHead(nn.Module):
         """[..., H] hidden states of any precision to [...] values, in rewards and the head's own precision
         (fp32)."""
         with torch.autocast(hidden_states.device.type, enabled=False):
-            features = self.norm(hidden_states.to(self.hidden.weight.dtype))
-            x = (features.detach() - self.feature_mean) / self.feature_std
-            x = x.clamp(-LARGEST_FEATURE, LARGEST_FEATURE) + (features - features.detach())
+            x = self.features(hidden_states)
             return self.mean + self.std * self.output(torch.tanh(self.hidden(x))).squeeze(-1)
+
+    def features(self, hidden_states: Tensor) -> Tensor:
+        """[..., H] standardized features of hidden states."""
+        features = self.norm(hidden_states.to(self.hidden.weight.dtype))
+        x = (features.detach() - self.feature_mean) / self.feature_std
+        return x.clamp(-LARGEST_FEATURE, LARGEST_FEATURE) + (features - features.detach())
 
     @torch.no_grad()
     def update_features(self, hidden_states: Tensor) -> None:

@@ -172,14 +172,15 @@ class LLMLearner(OptimizedModule, ABC):
             self.policy.bind(llm)
 
     def update_features(self, prompts: Sequence[Prompt]) -> None:
-        """Let the value head's features follow the hidden states at the ends of some of a rollout's prompts,
+        """Let the heads' features follow the hidden states at the ends of some of a rollout's prompts,
         of all processes."""
         everywhere = {prompt for shard in distributed.all_gather_object(list(prompts)) for prompt in shard}
         distinct = sorted(everywhere, key=lambda prompt: prompt.token_ids)
         count = min(FEATURE_PROMPTS, len(distinct))
         with self.inference() as policy:
             states = policy.prompt_states([distinct[n * len(distinct) // count] for n in range(count)])
-        self.value_head.update_features(states)
+        for head in self.policy.llm.heads:
+            head.update_features(states)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)

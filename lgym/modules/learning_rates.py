@@ -23,9 +23,9 @@ def default_optimizer(parameters: Iterable[Any]) -> Optimizer:
 def parameter_groups(
     llm: ValueHeadLLM, make_optimizer: Callable[[Any], Optimizer], value_lr_scale: float
 ) -> list[dict[str, Any]]:
-    """The language model's trained parameters, and the value head's, which starts from nothing and learns
+    """The language model's trained parameters, and those of the heads, which start from nothing and learn
     faster."""
-    head = [] if llm.value_head is None else list(llm.value_head.parameters())
+    head = [parameter for head in llm.heads for parameter in head.parameters()]
     heads = {id(p) for p in head}
     body = [p for p in llm.parameters() if p.requires_grad and id(p) not in heads]
     if not head:

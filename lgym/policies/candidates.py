@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lgym.batch import PolicyOutput, ResponseBatch
 from lgym.functional import categorical_entropy, categorical_kl
+from lgym.models.action_value_head import text_embeddings
 from lgym.models.prefix_sharing.branches import build_token_trie, run_branches
 from lgym.models.prefix_sharing.kv_cache import KVCache
 from lgym.models.prefix_sharing.packing import split_micro_batches, tokens_per_forward
@@ -71,12 +72,27 @@ class CandidatePolicy(LLMPolicy):
     def forward(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
         """[U, C] log-probabilities of the candidates of each prompt, padded with -inf, and [U] values;
         differentiable."""
+        logprobs, states = self._run(prompts)
+        return logprobs, self.llm.values(states)
+
+    def action_values(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
+        """`forward`, and [U, C, 2] twin action values of the candidates by the action-value head, whatever
+        where there is no candidate; differentiable."""
+        logprobs, states = self._run(prompts)
+        embed = self.llm.causal_lm.get_input_embeddings()
+        embeddings = text_embeddings(embed, [prompt.candidate_ids for prompt in prompts])
+        assert self.llm.action_value_head is not None
+        q = self.llm.action_value_head.action_values(states, embeddings)
+        return logprobs, self.llm.values(states), q
+
+    def _run(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """[U, C] log-probabilities, and the [U, H] hidden states that values are read from."""
         token_ids = [prompt.token_ids for prompt in prompts]
         ends = self.choice.sequences(prompts)
         states, positions = self._run_continuations(token_ids, list(map(len, token_ids)), ends)
         prompt_states = states[[of_prompt[0][0] for of_prompt in positions]]
         logprobs = self.choice.logprobs(self.llm, prompts, states, positions)
-        return logprobs, self.llm.values(prompt_states.detach() if self.detach_value else prompt_states)
+        return logprobs, prompt_states.detach() if self.detach_value else prompt_states
 
     def evaluate_actions(self, batch: ResponseBatch, *, entropy_gradient: bool = False) -> PolicyOutput:
         """See `LLMPolicy`; T = 1, since a choice is one decision, whose whole distribution is known."""

@@ -14,6 +14,7 @@ from lgym.agents import (
     CliffWalkingAgent,
     FrozenLakeAgent,
     GeneralAgent,
+    MazeAgent,
     TaxiAgent,
     TextAgent,
     TextWorldAgent,
@@ -27,6 +28,7 @@ ENV_OF = {
     CliffWalkingAgent: "CliffWalking-v1",
     FrozenLakeAgent: "FrozenLake-v1",
     GeneralAgent: "MountainCar-v0",
+    MazeAgent: "lgym/Maze-v0",
     TaxiAgent: "Taxi-v4",
 }
 

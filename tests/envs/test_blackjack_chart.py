@@ -5,7 +5,8 @@ import pytest
 from matplotlib import pyplot
 
 from lgym.envs import blackjack
-from lgym.envs.blackjack_chart import chart_array, strategy_chart
+from lgym.envs.blackjack_chart import strategy_chart
+from lgym.envs.figures import chart_array
 
 STATES = blackjack.states()
 OPTIMAL = blackjack.optimal_policy().astype(float)

@@ -39,6 +39,8 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "discounted_returns": lambda d: F.discounted_returns(
         numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99
     ),
+    "expected_value": lambda d: F.expected_value(logprobs(d), numbers(d)),
+    "expectile_loss": lambda d: F.expectile_loss(numbers(d), expectile=0.7),
     "explained_variance": lambda d: F.explained_variance(numbers(d), numbers(d, seed=1), MASK),
     "gae": lambda d: F.gae(
         numbers(d), numbers(d, seed=1), numbers(d, seed=2), ~MASK, ~MASK, gamma=0.99, gae_lambda=0.95

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from helpers.training import fit, tiny_config
-from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, LossConfig
+from lgym.data import ReplayBuffer
+from lgym.modules import A2C, DQN, GRPO, PPO, REINFORCE, RLOO, SAC, GiGPO, LossConfig
 from lgym.policies import CandidatePolicy
 
 GROUPS = ({"group_size": 8, "update_epochs": 4, "minibatch_size": 2}, 12, 0.01)
@@ -40,6 +41,23 @@ def test_an_algorithm_learns_to_say_the_word(tmp_path, model_folder, algorithm, 
     )
     curves = learn(
         module, tmp_path, sign=sign, rollouts=rollouts, num_envs=64, episodes_per_rollout=128, **data
+    )
+    assert curves["val_sampled/return_mean"][-1] > (0.75 if sign > 0 else -0.1)
+
+
+@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", [DQN, SAC])
+def test_an_algorithm_learns_from_replayed_turns(tmp_path, model_folder, algorithm, sign):
+    """The same, of a quarter of the turns."""
+    module = algorithm(
+        llm=tiny_config(model_folder),
+        policy=CandidatePolicy(length_normalization="token", temperature=3),
+        optimizer=partial(torch.optim.AdamW, lr=0.005),
+        lr_scheduler=None,
+    )
+    buffer = ReplayBuffer(minibatch_size=64, updates_per_rollout=16, learning_starts=32)
+    curves = learn(
+        module, tmp_path, sign=sign, rollouts=12, num_envs=32, episodes_per_rollout=32, replay=buffer
     )
     assert curves["val_sampled/return_mean"][-1] > (0.75 if sign > 0 else -0.1)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from helpers.lookup import GAMMA, Lookup, fitted, lake
 from helpers.rollouts import candidate_learner, candidate_rollout
-from lgym.envs import tabular
 from lgym.functional import conservative_penalty
 from lgym.modules import CQL, DQN
 from lgym.modules.target_network import TargetNetwork
@@ -19,77 +16,6 @@ from lgym.modules.transitions import rollout_transitions
 from lgym.policies import CandidatePolicy, GenerationPolicy
 from lgym.rollout import Prompt
 from lgym.transitions import TransitionBatch
-
-GAMMA = 0.9
-
-
-class Lookup(nn.Module):
-    """A policy with a row of scores and a value of its own for each state, in float64."""
-
-    generates_text = False
-    scores_candidates = True
-    detach_value = False
-
-    def __init__(self, states: int, actions: int) -> None:
-        super().__init__()
-        self.llm = nn.Module()
-        self.llm.scores = nn.Parameter(torch.zeros(states, actions, dtype=torch.float64))
-        self.llm.values = nn.Parameter(torch.zeros(states, dtype=torch.float64))
-        self.llm.value_head = SimpleNamespace(std=torch.tensor(1.0))
-
-    def __call__(self, prompts):
-        rows = [prompt.token_ids[0] for prompt in prompts]
-        return self.llm.scores[rows].log_softmax(-1), self.llm.values[rows]
-
-
-def lake(is_slippery: bool) -> tuple[TransitionBatch, np.ndarray]:
-    """Every outcome of every action in every state of Frozen Lake, of equal weight as they are of equal
-    probability; and the optimal values."""
-    env = gymnasium.make("FrozenLake-v1", is_slippery=is_slippery).unwrapped
-    prompts = tuple(Prompt((s,), ((1,), (2,), (3,), (4,)), tuple("ldru"), str(s)) for s in env.P)
-    rows = [
-        (state, action, reward, -1 if terminated else following, 0.0 if terminated else GAMMA)
-        for state, actions in env.P.items()
-        for action, outcomes in actions.items()
-        for _, following, reward, terminated in (outcomes if len(outcomes) > 1 else outcomes * 3)
-    ]
-    index, choices, rewards, following, discounts = zip(*rows, strict=True)
-    batch = TransitionBatch(
-        prompts,
-        torch.tensor(index),
-        torch.tensor(choices),
-        torch.tensor(rewards, dtype=torch.float64),
-        torch.tensor(following),
-        torch.tensor(discounts, dtype=torch.float64),
-    )
-    mdp = tabular.tables(env)
-    q = np.zeros_like(mdp.rewards)
-    for _ in range(1000):
-        q = mdp.rewards + GAMMA * mdp.transitions @ q.max(axis=1)
-    return batch, q
-
-
-def fitted(module: DQN, batch: TransitionBatch, sweeps: int) -> torch.Tensor:
-    """The values of actions behind so many target networks, each fitted until nothing changes."""
-    for _ in range(sweeps):
-        module.target.follow(1.0)
-        optimizer = torch.optim.LBFGS(
-            module.policy.llm.parameters(),
-            max_iter=300,
-            tolerance_grad=1e-11,
-            tolerance_change=1e-16,
-            line_search_fn="strong_wolfe",
-        )
-
-        def closure(optimizer=optimizer):
-            optimizer.zero_grad()
-            loss = 1e6 * module.loss(batch)[0]  # the optimizer stops at small gradients
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    with torch.no_grad():
-        return module.action_values(batch, torch.arange(len(batch.prompts)))[0]
 
 
 @pytest.mark.parametrize("double_q", [True, False])

@@ -1,0 +1,66 @@
+"""The action-value head: twin Q(s, c) from the hidden state at the end of the prompt and the candidate's
+tokens."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from lgym.models.value_head import ValueHead
+
+TWINS = 2
+
+
+class ActionValueHead(ValueHead):
+    """Two estimates of Q(s, c), each a product of features of the state and of the candidate.
+
+    Q_i(s, c) = mean + std * output_i(tanh(W_i x(s)) * tanh(U_i e(c)))
+
+    with x, mean and std of `ValueHead`. e(c) is the mean of the embeddings of the candidate's tokens, so that
+    no candidate is run through the model (cf. DRRN, He et al. 2016, arXiv:1511.04636, section 3). What one
+    estimate gets wrong by chance the other seldom does (Fujimoto et al. 2018, arXiv:1802.09477, section 4).
+    """
+
+    def __init__(self, hidden_size: int, width: int) -> None:
+        super().__init__(hidden_size, width)
+        self.width = width
+        self.hidden = nn.Linear(hidden_size, TWINS * width, dtype=torch.float32)
+        self.action_norm = nn.LayerNorm(hidden_size, elementwise_affine=False)
+        self.action = nn.Linear(hidden_size, TWINS * width, dtype=torch.float32)
+        self.output = nn.Linear(width, TWINS, dtype=torch.float32)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def action_values(self, hidden_states: Tensor, embeddings: Tensor) -> Tensor:
+        """Values of candidates.
+
+        Args:
+            hidden_states: [U, H] at the ends of prompts, of any precision.
+            embeddings: [U, C, H] of candidates, likewise.
+
+        Returns:
+            [U, C, 2] in rewards, in the head's own precision (fp32).
+        """
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            state = torch.tanh(self.hidden(self.features(hidden_states)))[:, None]
+            action = torch.tanh(self.action(self.action_norm(embeddings.to(self.action.weight.dtype))))
+            features = (state * action).unflatten(-1, (TWINS, self.width))
+            return self.mean + self.std * ((features * self.output.weight).sum(-1) + self.output.bias)
+
+
+@torch.no_grad()
+def text_embeddings(embed: nn.Embedding, texts: Sequence[Sequence[tuple[int, ...]]]) -> Tensor:
+    """[U, C, H] means of the embeddings of tokens, of U lists of texts, padded with zeros; in fp32, without
+    gradient.
+
+    Args:
+        embed: the model's input embeddings.
+        texts: token ids.
+    """
+    distinct = {ids: number for number, ids in enumerate({ids: None for own in texts for ids in own})}
+    device = embed.weight.device
+    rows = [embed(torch.tensor(ids, device=device)).to(torch.float32).mean(0) for ids in distinct]
+    table = torch.stack([*rows, torch.zeros_like(rows[0])])
+    numbers = [torch.tensor([distinct[ids] for ids in own]) for own in texts]
+    return table[pad_sequence(numbers, batch_first=True, padding_value=len(rows)).to(device)]

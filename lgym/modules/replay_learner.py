@@ -1,0 +1,180 @@
+"""The base of algorithms that learn values of actions, from transitions of this and of earlier rollouts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lgym import distributed
+from lgym.modules.base import LLMLearner
+from lgym.modules.config_checks import require_discounts, require_positive
+from lgym.modules.configs import CriticConfig
+from lgym.modules.discounts import discount
+from lgym.modules.metrics import rollout_metrics
+from lgym.modules.ppo import ppo_optimizer, ppo_schedule
+from lgym.modules.response_batch import response_batch, rollout_turns
+from lgym.modules.target_network import TargetNetwork
+from lgym.modules.transitions import rollout_transitions
+from lgym.policies import CandidatePolicy, LLMPolicy
+from lgym.rollout import Prompt, Rollout
+from lgym.transitions import TransitionBatch
+from lgym.types import ConfigError
+
+
+class ReplayLearner(LLMLearner, ABC):
+    """Values of candidates under training, with a target network and n-step returns. A subclass says what is
+    learned from a minibatch of transitions (`objective`)."""
+
+    has_critic = True
+    uses_replay = True
+
+    def __init__(
+        self,
+        policy: CandidatePolicy | LLMPolicy | None = None,
+        gamma: float | None = None,
+        n_step: int = 3,
+        polyak: float | None = None,
+        huber_delta: float = 1.0,
+        value_lr_scale: float = 5.0,
+        detach_value: bool = False,
+        optimizer: OptimizerCallable = ppo_optimizer,
+        lr_scheduler: LRSchedulerCallable | None = ppo_schedule,
+        **kwargs: Any,
+    ) -> None:
+        """
+        Args:
+            policy: how it acts; it has to choose between candidates, and does so by default.
+            gamma: discount per turn; null takes 0.99, or what random play decides (`lgym.data.discounts`).
+            n_step: turns of a return before it bootstraps.
+            polyak: share of the way that the target network goes to the trained weights with each step; null
+                copies them before each rollout is learned from.
+            huber_delta: error, in standard deviations of returns, from which the loss grows in proportion.
+            value_lr_scale: the learning rate of heads, as a multiple of the optimizer's.
+            detach_value: keep the gradient of heads out of the language model.
+            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 8e-4.
+            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
+                default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
+                is none.
+            **kwargs: of every algorithm: llm, sft.
+        """
+        super().__init__(
+            policy=policy or CandidatePolicy(), optimizer=optimizer, lr_scheduler=lr_scheduler, **kwargs
+        )
+        if not self.policy.scores_candidates or self.policy.generates_text:
+            raise ConfigError(
+                f"{type(self).__name__} learns values of candidates, and this policy writes text: take "
+                "lgym.policies.CandidatePolicy."
+            )
+        require_discounts(gamma=gamma, polyak=polyak)
+        require_positive(huber_delta=huber_delta)
+        if n_step < 1:
+            raise ConfigError(f"n_step is {n_step}; it must be 1 turn or more.")
+        self.given_gamma = gamma
+        self.open_discounts = {"gamma"} if gamma is None else frozenset()
+        self.critic = CriticConfig(value_lr_scale=value_lr_scale, detach_value=detach_value)
+        self.policy.detach_value = detach_value
+        self.n_step = n_step
+        self.polyak = polyak
+        self.huber_delta = huber_delta
+        self._target: TargetNetwork | None = None
+        self._restored_target: dict[str, Tensor] | None = None
+
+    @abstractmethod
+    def objective(self, batch: TransitionBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parts of a minibatch's loss by their metrics' names, whose sum is minimized; and further
+        metrics."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount per turn."""
+        return discount(self, "gamma", self.given_gamma)
+
+    @property
+    def target(self) -> TargetNetwork:
+        """The target network, made of the weights as they are when it is first asked for."""
+        if self._target is None:
+            self._target = TargetNetwork(self.policy.llm)
+            if self._restored_target is not None:
+                self._target.load_state_dict(self._restored_target)
+        return self._target
+
+    def prepare(self, rollout: Rollout) -> tuple[TransitionBatch, dict[str, float]]:
+        """The rollout's transitions. Values are normalized anew by their targets, and the target network
+        copied."""
+        transitions = rollout_transitions(rollout, gamma=self.gamma, n=self.n_step)
+        batch, order = response_batch(rollout)
+        metrics = rollout_metrics(rollout_turns(rollout, batch, order, None))
+        self.update_features(rollout.prompts)
+        bootstraps = rollout.prompt_values[transitions.next_prompt_index]
+        returns = transitions.rewards + transitions.discounts * bootstraps
+        self._normalize(distributed.all_gather_cat(returns))
+        return transitions, metrics
+
+    def _normalize(self, returns: Tensor) -> None:
+        heads = self.policy.llm.heads
+        before = [(float(head.mean), float(head.std)) for head in heads]
+        for head in heads:
+            head.update_statistics(returns)
+        if self.polyak is None:
+            self.target.follow(1.0)
+        elif int(self.value_head.updates) > 1:
+            with self.target.in_place():
+                for head, old in zip(heads, before, strict=True):
+                    head.preserve_values(*old)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of returns."""
+        return float(self.value_head.std)
+
+    def at_prompts(
+        self, batch: TransitionBatch, numbers: Tensor, compute: Callable[[list[Prompt]], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Tables of what is computed of some of a batch's prompts, in the precision of its rewards.
+
+        Args:
+            batch: of U prompts.
+            numbers: [n] int64, those to compute; of none the first is.
+            compute: gives [n] tensors, or [n, C] of the candidates of n prompts, padded to the longest list.
+
+        Returns:
+            [U] tensors, 0 of the other prompts; or [U, C], -inf of them and where there is no candidate.
+        """
+        numbers = numbers if len(numbers) else numbers.new_zeros(1)
+        width = max(len(prompt.candidates) for prompt in batch.prompts)
+        tables = []
+        for part in compute([batch.prompts[number] for number in numbers.tolist()]):
+            shape, fill = ((), 0.0) if part.ndim == 1 else ((width,), -torch.inf)
+            table = batch.rewards.new_full((len(batch.prompts), *shape), fill)
+            if part.ndim > 1:
+                part = pad(part, (0, width - part.shape[1]), value=fill)
+            tables.append(table.index_copy(0, numbers, part.to(table.dtype)))
+        return tuple(tables)
+
+    def loss(self, batch: TransitionBatch) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """See `LLMLearner`: the mean over transitions, of values in standard deviations of returns."""
+        if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
+            supervised = self.sft_loss(batch.supervised)
+            return supervised, {"loss/sft": supervised.detach()}
+        terms, metrics = self.objective(batch)
+        total = torch.stack(list(terms.values())).sum()
+        if batch.supervised is not None and self.sft.coef > 0:
+            total = total + self.sft.coef * self.sft_loss(batch.supervised)
+        metrics = {**terms, **metrics, "loss/total": total}
+        return total, {name: value.detach() for name, value in metrics.items()}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.polyak is not None:
+            self.target.follow(self.polyak)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["target"] = self.target.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self._restored_target = checkpoint.get("target")  # another algorithm has none

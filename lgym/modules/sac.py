@@ -1,0 +1,86 @@
+"""Discrete soft actor-critic between candidates."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lgym.functional import expected_value, value_loss
+from lgym.modules.config_checks import require_discounts, require_positive
+from lgym.modules.twin_learner import TwinLearner
+from lgym.transitions import TransitionBatch
+
+
+class SAC(TwinLearner):
+    """Soft actor-critic with discrete actions (Christodoulou 2019, arXiv:1910.07207), as Zhou et al.
+    (2022, arXiv:2209.10081) make it stable: by the average of twin action values in place of the smaller one.
+    Every mean over candidates is exact.
+
+    y = R + γ^n Σ_c π(c | s') Q_target(s', c)
+    L_Q = E[ huber(Q_i(s, c_t) - y) ]
+    L_π = E[ Σ_c π(c | s) (α log π(c | s) - Q(s, c)) ]
+    L_α = E[ log α (H(π(· | s)) - κ log n(s)) ]
+
+    with n(s) the candidates of a state, so that α grows while the entropy is below κ of the most that it can
+    be, and falls above. Q and α are in standard deviations of returns. The value head learns Σ_c π Q, for
+    reports.
+    """
+
+    def __init__(
+        self,
+        target_entropy: float = 0.1,
+        temperature: float = 0.1,
+        soft_critic: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """
+        Args:
+            target_entropy: κ, the share of the largest entropy that the policy is held at, from 0 to 1.
+            temperature: α at the start, above 0.
+            soft_critic: add α H(π) at the state that bootstraps to the targets of action values.
+            **kwargs: of `ReplayLearner`.
+        """
+        super().__init__(**kwargs)
+        require_discounts(target_entropy=target_entropy)
+        require_positive(temperature=temperature)
+        self.target_entropy = target_entropy
+        self.soft_critic = soft_critic
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature), dtype=torch.float32))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        *body, heads = super().parameter_groups()
+        return [*body, {**heads, "params": [*heads["params"], self.log_temperature]}]
+
+    def objective(self, batch: TransitionBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        acted_on, next_index = batch.prompt_index.unique(), batch.next_prompt_index.clamp(min=0)
+        bootstraps = next_index.unique()
+        temperature = self.log_temperature.detach().exp()
+        with torch.no_grad():
+            next_logprobs, _, _, _, next_entropies = self.at_prompts(batch, bootstraps, self.prompts_values)
+            with self.target.in_place():
+                _, _, one, other, _ = self.at_prompts(batch, bootstraps, self.prompts_values)
+            next_values = expected_value(next_logprobs, (one + other) / 2)
+            if self.soft_critic:
+                next_values = next_values + temperature * self.std * next_entropies
+            following = next_values[next_index].masked_fill(batch.discounts == 0, 0.0)
+            targets = batch.rewards + batch.discounts * following
+        logprobs, values, *twins, entropies = self.at_prompts(batch, acted_on, self.prompts_values)
+        critic, metrics = self.critic_loss(batch, twins, targets)
+        q = (twins[0] + twins[1]).detach() / 2
+        state = batch.prompt_index
+        policy = -temperature * entropies - expected_value(logprobs, q) / self.std
+        means = expected_value(logprobs.detach(), q)
+        gap = entropies.detach() - self.target_entropy * self.largest_entropies(batch)
+        terms = {
+            "loss/q": critic,
+            "loss/policy": policy[state].mean(),
+            "loss/value": value_loss(values[state] / self.std, means[state] / self.std).mean(),
+            "loss/temperature": self.log_temperature * gap[state].mean(),
+        }
+        return terms, metrics | {"policy/entropy": entropies[state].mean(), "policy/temperature": temperature}
+
+    def largest_entropies(self, batch: TransitionBatch) -> Tensor:
+        """[U] log n(s), nats."""
+        counts = [len(prompt.candidates) for prompt in batch.prompts]
+        return torch.tensor(counts, dtype=batch.rewards.dtype, device=batch.rewards.device).log()

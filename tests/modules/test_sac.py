@@ -1,0 +1,93 @@
+"""Discrete soft actor-critic: against exact values, and the sign of its temperature."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import lgym.envs  # noqa: F401  (registers the maze)
+from helpers.lookup import GAMMA, Lookup, every_transition, fit, lake
+from lgym.functional import expected_value
+from lgym.modules import SAC
+
+FITTED = {"loss/q": "twins", "loss/policy": "scores"}
+
+
+def world(name):
+    return lake(is_slippery=False) if name == "lake" else every_transition(gymnasium.make(name).unwrapped)
+
+
+@pytest.mark.parametrize("name", ["lake", pytest.param("lgym/Maze-v0", marks=pytest.mark.slow)])
+def test_it_finds_the_optimal_values(name):
+    """With a temperature at which no second best action has a chance."""
+    batch, expected = world(name)
+    module = SAC(policy=Lookup(*expected.shape), gamma=GAMMA, temperature=0.002, target_entropy=0.0)
+    fit(module, batch, 20, FITTED)
+    found = module.policy.llm.twins.detach().numpy()
+    acted_on = batch.prompt_index.unique().numpy()
+    assert np.abs(found[acted_on] - expected[acted_on, :, None]).max() < 1e-6
+
+
+def test_a_soft_critic_finds_the_values_of_maximum_entropy():
+    """q = r + γ Σ π (q - α log π), π = softmax(q / α), by its own iteration."""
+    batch, expected = lake(is_slippery=False)
+    alpha, q = 0.1, np.zeros_like(expected)
+    reward, following, ends = (np.zeros(expected.shape, kind) for kind in (float, int, bool))
+    for row in range(len(batch)):
+        at = int(batch.prompt_index[row]), int(batch.choices[row])
+        reward[at], following[at] = float(batch.rewards[row]), int(batch.next_prompt_index[row])
+        ends[at] = float(batch.discounts[row]) == 0
+    for _ in range(500):
+        soft = alpha * np.log(np.exp(q / alpha).sum(-1))
+        q = reward + GAMMA * np.where(ends, 0.0, soft[following])
+    module = SAC(policy=Lookup(16, 4), gamma=GAMMA, temperature=alpha, soft_critic=True)
+    fit(module, batch, 150, FITTED)
+    assert np.abs(module.policy.llm.twins.detach().numpy() - q[..., None]).max() < 1e-5
+
+
+@pytest.mark.parametrize(("target_entropy", "grows"), [(0.9, True), (0.3, False)])
+def test_the_temperature_holds_the_entropy(target_entropy, grows):
+    """It grows while the entropy is too low and falls while it is too high (SAC-GLAM's can only fall)."""
+    batch, _ = lake(is_slippery=False)
+    policy = Lookup(16, 4)
+    policy.llm.scores.data[:, 0] = math.log(6.0)  # an entropy of 0.73 log 4
+    module = SAC(policy=policy, gamma=GAMMA, target_entropy=target_entropy)
+    optimizer = torch.optim.SGD([module.log_temperature], lr=0.1)
+    before = module.log_temperature.item()
+    module.loss(batch)[0].backward()
+    optimizer.step()
+    assert (module.log_temperature.item() > before) == grows
+
+
+def test_the_largest_entropy_is_that_of_the_states_candidates():
+    batch, _ = lake(is_slippery=False)
+    module = SAC(policy=Lookup(16, 4))
+    assert module.largest_entropies(batch).tolist() == [pytest.approx(math.log(4))] * 16
+
+
+def test_the_mean_over_candidates_leaves_out_what_is_none():
+    logprobs = torch.tensor([[math.log(0.25), math.log(0.75), -torch.inf]])
+    assert expected_value(logprobs, torch.tensor([[4.0, 8.0, -torch.inf]])).item() == pytest.approx(7.0)
+
+
+def test_the_policys_gradient_leaves_the_action_values_alone():
+    batch, _ = lake(is_slippery=False)
+    module = SAC(policy=Lookup(16, 4), gamma=GAMMA)
+    module.policy.llm.twins.data.normal_(generator=torch.Generator().manual_seed(0))
+    terms, _ = module.objective(batch)
+    terms["loss/policy"].backward()
+    assert module.policy.llm.twins.grad is None
+    assert module.policy.llm.scores.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"target_entropy": 1.5}, "target_entropy is 1.5"), ({"temperature": 0.0}, "temperature is 0.0")],
+)
+def test_what_cannot_be_is_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        SAC(**settings)
