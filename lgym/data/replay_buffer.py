@@ -1,5 +1,6 @@
 """The replay buffer: transitions of earlier rollouts, to learn values from again."""
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -78,18 +79,29 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions and their prompts; tensors, plain numbers and texts."""
+        offers = {(prompt.candidate_ids, prompt.candidates): None for prompt in self._prompts}
+        numbers = {offer: number for number, offer in enumerate(offers)}
+        tokens = np.fromiter(chain.from_iterable(p.token_ids for p in self._prompts), dtype=np.int32)
         return {
             "columns": dict(self._columns),
-            "prompts": [
-                (prompt.token_ids, prompt.candidate_ids, prompt.candidates) for prompt in self._prompts
-            ],
+            "tokens": torch.from_numpy(tokens),  # of all prompts, one behind the other
+            "lengths": torch.tensor([len(p.token_ids) for p in self._prompts], dtype=torch.int64),
+            "offers": list(offers),  # distinct lists of candidates
+            "offer_index": torch.tensor(
+                [numbers[p.candidate_ids, p.candidates] for p in self._prompts], dtype=torch.int64
+            ),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` wrote, but for the words of observations, which nothing learns from."""
-        self._columns, self._prompts = dict(state["columns"]), {}
-        for number, (token_ids, candidate_ids, candidates) in enumerate(_as_tuples(state["prompts"])):
-            self._prompts[Prompt(token_ids, candidate_ids, candidates, observation_text="")] = number
+        self._columns = dict(state["columns"])
+        offers = _as_tuples(state["offers"])
+        tokens = state["tokens"].split(state["lengths"].tolist())
+        prompts = (
+            Prompt(tuple(ids.tolist()), *offers[number], observation_text="")
+            for ids, number in zip(tokens, state["offer_index"].tolist(), strict=True)
+        )
+        self._prompts = {prompt: number for number, prompt in enumerate(prompts)}
 
     def _batch(self) -> TransitionBatch:
         columns: dict[str, Any] = dict(self._columns)
