@@ -36,11 +36,11 @@ from lgym.cli import checkpoint_io
 from lgym.cli import main as lgym
 from lgym.cli.runs import find_checkpoint
 from lgym.data.rollout.collector import Collector
-from lgym.modules import PolicyLearner
+from lgym.modules import LLMLearner
 
 MOMENTS: dict[str, tuple[Any, str]] = {
     "playing": (Collector, "_step"),
-    "learning": (PolicyLearner, "training_step"),
+    "learning": (LLMLearner, "training_step"),
     "writing": (os, "fsync"),
     "replacing": (checkpoint_io, "_keep"),
 }

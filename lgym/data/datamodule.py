@@ -48,7 +48,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
         self._demonstrated: list[Demonstration] = []
-        self._logged: list[LoggedEpisode] = []
+        self.logged: list[LoggedEpisode] = []  # in place of play
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
 
     def setup(self, stage: str) -> None:
@@ -70,7 +70,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
                 limit = getattr(self.trainer, "max_epochs", None)
                 self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
             if self.logged_episodes is not None:
-                self._logged = self._read_log(self.logged_episodes)
+                self.logged = self._read_log(self.logged_episodes)
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
@@ -246,7 +246,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""
         if self._play is None:
-            if self._logged:
+            if self.logged:
                 self._play = LoggedPlay(self.seed, self._logged_collector(), self.replay)
             else:
                 collector = self.make_collector("fit", self.log_episodes_per_rollout)
@@ -269,7 +269,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     def _logged_collector(self) -> LoggedCollector:
         gamma = getattr(self.learner, "gamma", self.gamma)
         return LoggedCollector(
-            self._logged, self.episode_prompts("fit"), self.learner.policy.demonstrated, gamma
+            self.logged, self.episode_prompts("fit"), self.learner.policy.demonstrated, gamma
         )
 
     def prompt_builder(self, stage: str) -> PromptBuilder:

@@ -98,7 +98,7 @@ class ReplayBuffer:
         offers = _as_tuples(state["offers"])
         tokens = state["tokens"].split(state["lengths"].tolist())
         prompts = (
-            Prompt(tuple(ids.tolist()), *offers[number], observation_text="")
+            Prompt(tuple(ids.tolist()), offers[number][0], offers[number][1], observation_text="")
             for ids, number in zip(tokens, state["offer_index"].tolist(), strict=True)
         )
         self._prompts = {prompt: number for number, prompt in enumerate(prompts)}

@@ -109,7 +109,8 @@ def estimate(
     """
     rollout = trial.rollout
     length = fmean(rollout.episode_lengths.tolist()) if trial.cut is None else play.mean_length
-    turns = float(data.turns_per_rollout or (data.episodes_per_rollout or 0) * length)
+    logged = sum(len(episode.turns) for episode in data.logged)
+    turns = float(logged or data.turns_per_rollout or (data.episodes_per_rollout or 0) * length)
     played = int(rollout.mask.sum())
     least = float(len(rollout.prompts)) if turns >= played else 1.0
     distinct = min(turns, max(least, play.distinct_after(turns)))
@@ -131,14 +132,14 @@ def estimate(
         size = min(float(data.prompts_per_minibatch(math.ceil(units))), units)
         num_steps = data.update_epochs * units / size
     else:
-        size = min(float(data.replay.minibatch_size), play.distinct_after(data.replay.capacity))
+        size = min(float(data.replay.minibatch_size), play.distinct_after(logged or data.replay.capacity))
         num_steps = data.replay.updates_per_rollout
     update_seconds = num_steps * step_seconds(learned.steps, size)
     step_bytes = (learned.step_bytes - trial.play_bytes) * max(1.0, size / learned.steps[-1].size)
     return {
         "turns": turns,
         "distinct_prompts": distinct,
-        "play_seconds": play_seconds,
+        "play_seconds": 0.0 if logged else play_seconds,
         "learn_seconds": update_seconds + learned.prepare_seconds * (whole if learned.evaluates else 1.0),
         "evaluation_seconds": eval_seconds,
         "minibatch": size,

@@ -162,7 +162,7 @@ def show_costs(
         learned: steps of learning.
         whole: of `estimate`.
     """
-    episodes, size = data.episodes_per_rollout, learned.steps[-1].size
+    size = learned.steps[-1].size
     unit = "distinct responses" if learned.by_response else "prompts"
     calls = [call.prompts for piece in trial.pieces for call in piece.calls]
     turns, seconds = sum(piece.turns for piece in trial.pieces), sum(piece.seconds for piece in trial.pieces)
@@ -171,7 +171,7 @@ def show_costs(
         amount = f"{data.replay.updates_per_rollout} steps from the replay buffer"
     larger = f", also to minibatches of {whole['minibatch']:.0f}" if size < whole["minibatch"] else ""
     _show(
-        f"A rollout of {f'{episodes} episodes' if episodes else f'{data.turns_per_rollout} turns'}, about",
+        f"{_rollout_name(data)}, about",
         f"  {whole['turns']:,.0f} turns, {whole['distinct_prompts']:,.0f} distinct prompts",
         f"  {_duration(whole['play_seconds'])} to play, {_duration(whole['learn_seconds'])} to learn from in "
         f"{amount}, without turns to imitate",
@@ -184,6 +184,14 @@ def show_costs(
         f"{size} {unit} in {learned.steps[-1].seconds:.1f} s, {learned.step_bytes / 1e9:.1f} GB; the rest is "
         f"extrapolated{larger}",
     )
+
+
+def _rollout_name(data: RolloutDataModule) -> str:
+    if data.logged:
+        return f"The {len(data.logged)} logged episodes"
+    if data.episodes_per_rollout is not None:
+        return f"A rollout of {data.episodes_per_rollout} episodes"
+    return f"A rollout of {data.turns_per_rollout} turns"
 
 
 def show_findings(findings: Sequence[Finding], interrupted: str, seconds: float) -> None:

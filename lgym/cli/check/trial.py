@@ -183,6 +183,7 @@ def _shrink(
     most_envs = max(1, int(min(makeable, MOST_WORKERS if data.subprocess_envs else MOST_ENVS)))
     small = copy.copy(data)
     small.turns_per_rollout = None
+    small.logged = []  # what evaluations play
     small.episodes_per_rollout = small.log_episodes_per_rollout = episodes
     small.num_envs = min(data.num_envs, most_envs)
     if episodes * play.mean_length > 2 * most_turns:

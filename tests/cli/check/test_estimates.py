@@ -15,13 +15,14 @@ from lgym.cli.check.trial import Trial
 from lgym.data.random_play import RandomPlay
 
 
-def settings(episodes, turns, prompts_per_pass=None, replay=None):
+def settings(episodes, turns, prompts_per_pass=None, replay=None, logged=()):
     return types.SimpleNamespace(
         episodes_per_rollout=episodes,
         turns_per_rollout=turns,
         update_epochs=5,
         prompts_per_pass=prompts_per_pass,
         replay=replay,
+        logged=logged,
         prompts_per_minibatch=lambda units: 4,
         num_envs=8,
         eval_episodes=10,
@@ -51,6 +52,11 @@ def test_an_estimate_is_proportional():
     replayed = estimate(settings(20, None, replay=buffer), trial, learned, play, **extra)
     # 6 steps of 16 prompts, 3 s for 2, and the preparation of 40 prompts, 0.4 s for 2
     assert replayed["learn_seconds"] == pytest.approx(6 * 16 * 3.0 / 2 + 0.4 * 20)
+    log = [types.SimpleNamespace(turns=[None] * 12)]
+    offline = estimate(settings(None, None, replay=buffer, logged=log), trial, learned, play, **extra)
+    assert (offline["turns"], offline["distinct_prompts"], offline["play_seconds"]) == (12.0, 12.0, 0.0)
+    # 6 steps of all 12 prompts
+    assert offline["learn_seconds"] == pytest.approx(6 * 12 * 3.0 / 2 + 0.4 * 6)
     speaking = dataclasses.replace(learned, by_response=True, units=3)  # 3 distinct responses in 4 turns
     spoken = estimate(settings(None, 80), trial, speaking, play, kv_bytes=300.0, generates_text=True)
     assert spoken["play_seconds"] == pytest.approx(0.3 * 80 + 0.1 * 80)
