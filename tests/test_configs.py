@@ -10,6 +10,10 @@ from helpers.runs import checkpoint, lgym
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
+BUFFER = (
+    '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 32, "minibatch_size": 4, '
+    '"updates_per_rollout": 2, "learning_starts": 8}}'
+)
 LONG = {"blackjack_grpo", "frozen_lake_think", "textworld"}  # free text, and games to compile
 
 
@@ -42,8 +46,11 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "data__episodes_per_rollout" if episodes else "data__turns_per_rollout": 8,
         "data__eval_episodes": 3,
         "data__max_episode_steps": 6,
-        "data__update_epochs": 1,
     }
+    if "DQN" in text:
+        small["data__replay"] = BUFFER
+    else:
+        small["data__update_epochs"] = 1
     if "last_blocks" in text:
         small["model__init_args__llm__lora__last_blocks"] = 1  # the tiny model has two
     lgym(

@@ -52,6 +52,15 @@ data:
   eval_episodes: 12
   {more}
 """
+VALUES = (
+    CHOOSES.replace("lgym.modules.PPO", "lgym.modules.SAC")
+    .replace("    lr_scheduler", "    polyak: 0.1\n    lr_scheduler")
+    .replace(
+        "minibatch_size: 8",
+        "replay: {{class_path: lgym.data.ReplayBuffer, init_args: "
+        "{{capacity: 100, minibatch_size: 16, updates_per_rollout: 6, learning_starts: 40}}}}",
+    )
+)
 REPLAY = (
     "self_imitation: {class_path: lgym.data.BestEpisodeBuffer, init_args: {top_fraction: 0.5, min_return: 0}}"
 )
@@ -61,6 +70,7 @@ RUNS = {
     "PPO, in mid-episode": (CHOOSES, 0.0, "turns_per_rollout: 48"),
     "PPO, replay and memory": (CHOOSES, 0.5, f"episodes_per_rollout: 16\n  {REPLAY}\n  {MEMORY}"),
     "PPO, workers": (CHOOSES, 0.0, "turns_per_rollout: 48\n  subprocess_envs: true"),
+    "SAC, replay buffer and target network": (VALUES, 0.0, "turns_per_rollout: 48"),
     "GRPO": (SPEAKS, 0.0, ""),
     "GRPO, replay and memory": (SPEAKS, 0.5, f"{REPLAY}\n  {MEMORY}"),
 }
