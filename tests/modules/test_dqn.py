@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.lookup import GAMMA, Lookup, fitted, lake
+from helpers.lookup import GAMMA, Lookup, every_transition, fitted, lake
 from helpers.rollouts import candidate_learner, candidate_rollout
+from lgym.envs.maze import START_CELLS, MazeEnv
 from lgym.functional import conservative_penalty
 from lgym.modules import CQL, DQN
 from lgym.modules.target_network import TargetNetwork
@@ -30,6 +31,14 @@ def test_it_finds_the_optimal_values_of_the_slippery_lake():
     batch, expected = lake(is_slippery=True)
     module = DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=1.0)
     assert np.abs(fitted(module, batch, 200).numpy() - expected).max() < 1e-6
+
+
+@pytest.mark.slow
+def test_it_finds_the_optimal_values_of_the_maze():
+    batch, expected = every_transition(MazeEnv())
+    module = DQN(policy=Lookup(*expected.shape), gamma=GAMMA, beta=1.0)
+    error = np.abs(fitted(module, batch, 20).numpy() - expected)
+    assert error[list(START_CELLS)].max() < 1e-6
 
 
 def test_targets_of_the_wrong_sign_find_something_else(monkeypatch):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import lgym.envs  # noqa: F401  (registers the maze)
 from helpers.lookup import GAMMA, Lookup, every_transition, fit, lake
+from lgym.envs.maze import START_CELLS
 from lgym.functional import expected_value
 from lgym.modules import SAC
 
@@ -28,8 +28,8 @@ def test_it_finds_the_optimal_values(name):
     module = SAC(policy=Lookup(*expected.shape), gamma=GAMMA, temperature=0.002, target_entropy=0.0)
     fit(module, batch, 20, FITTED)
     found = module.policy.llm.twins.detach().numpy()
-    acted_on = batch.prompt_index.unique().numpy()
-    assert np.abs(found[acted_on] - expected[acted_on, :, None]).max() < 1e-6
+    states = list(START_CELLS) if "Maze" in name else range(16)  # in a wall one stays for ever
+    assert np.abs(found[states] - expected[states, :, None]).max() < 1e-6
 
 
 def test_a_soft_critic_finds_the_values_of_maximum_entropy():
