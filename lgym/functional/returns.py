@@ -52,15 +52,23 @@ def discounted_returns(
 
 @torch.no_grad()
 def n_step_returns(
-    rewards: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
+    rewards: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    n: int,
+    followed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Discounted rewards of the next n turns of an episode, and what is left of it to bootstrap from.
 
     R_t = Σ_k<m γ^k r_(t+k);  the return is R_t + d_t V(s_(t+m)),  d_t = γ^m, or 0 where terminated_(t+m-1)
 
-    with m = n, or fewer where the episode ends before: by termination, by truncation, or at t = N - 1.
+    with m = n, or fewer where the episode ends before: by termination, by truncation, or at t = N - 1; and
+    where a turn follows whose action is not the one that the values are of.
 
-    "Reinforcement Learning: An Introduction", Sutton & Barto 2018, equation 7.1.
+    "Reinforcement Learning: An Introduction", Sutton & Barto 2018, equation 7.1; for the cut before other
+    actions section 12.10 (Watkins's Q(λ)).
 
     Args:
         rewards: [B, N], time last; one row may hold several episodes in sequence.
@@ -68,6 +76,7 @@ def n_step_returns(
         truncated: [B, N] of bool.
         gamma: the discount, from 0 to 1.
         n: number of turns, 1 or more.
+        followed: [B, N] of bool, turns whose action was that of the policy that is valued; by default all.
 
     Returns:
         R [B, N], at least float32; the column t + m - 1 of the last turn in it [B, N] int64; and d [B, N].
@@ -77,7 +86,9 @@ def n_step_returns(
     """
     inputs.require_rank(2, rewards=rewards)
     inputs.require_same_shape(rewards=rewards, terminated=terminated, truncated=truncated)
-    inputs.require_bool(terminated=terminated, truncated=truncated)
+    followed = torch.ones_like(terminated) if followed is None else followed
+    inputs.require_same_shape(rewards=rewards, followed=followed)
+    inputs.require_bool(terminated=terminated, truncated=truncated, followed=followed)
     inputs.require_between(0, 1, gamma=gamma)
     if n < 1:
         raise ValueError(f"n must be 1 or more, got {n}")
@@ -85,10 +96,11 @@ def n_step_returns(
     width = rewards.shape[1]
     last = torch.arange(width, device=rewards.device).expand_as(terminated).clone()
     returns, discounts = rewards.clone(), torch.full_like(rewards, gamma)
+    ended = terminated | truncated
     for _ in range(n - 1):
-        goes_on = (last < width - 1) & ~(terminated | truncated).gather(1, last)
-        following = rewards.gather(1, (last + 1).clamp(max=max(width - 1, 0)))
-        returns = torch.where(goes_on, returns + discounts * following, returns)
+        following = (last + 1).clamp(max=max(width - 1, 0))
+        goes_on = (last < width - 1) & ~ended.gather(1, last) & followed.gather(1, following)
+        returns = torch.where(goes_on, returns + discounts * rewards.gather(1, following), returns)
         discounts = torch.where(goes_on, discounts * gamma, discounts)
         last = last + goes_on.long()
     return returns, last, discounts.masked_fill(terminated.gather(1, last), 0.0)

@@ -24,8 +24,11 @@ class DQN(ReplayLearner):
 
     So nothing is added for actions: untrained, the best action is the model's own preference, and what is
     learned is a policy that `play`, `export` and PPO take (cf. ReVal, arXiv:2603.23355). It plays by
-    Boltzmann exploration: π is the softmax of Q / β.
+    Boltzmann exploration: π is the softmax of Q / β. A return of several turns ends before one that explores,
+    which the best policy would not have taken (Watkins's Q(λ): Sutton & Barto 2018, section 12.10).
     """
+
+    greedy_returns = True
 
     def __init__(
         self,

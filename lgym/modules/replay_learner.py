@@ -32,6 +32,10 @@ class ReplayLearner(LLMLearner, ABC):
     has_critic = True
     uses_replay = True
 
+    greedy_returns = False
+    """True if action values are of the likeliest choices, so that a return of several turns ends before
+    another one."""
+
     def __init__(
         self,
         policy: CandidatePolicy | LLMPolicy | None = None,
@@ -105,7 +109,9 @@ class ReplayLearner(LLMLearner, ABC):
     def prepare(self, rollout: Rollout) -> tuple[TransitionBatch, dict[str, float]]:
         """The rollout's transitions. Values are normalized anew by their targets, and the target network
         copied."""
-        transitions = rollout_transitions(rollout, gamma=self.gamma, n=self.n_step)
+        transitions = rollout_transitions(
+            rollout, gamma=self.gamma, n=self.n_step, greedy=self.greedy_returns
+        )
         batch, order = response_batch(rollout)
         metrics = rollout_metrics(rollout_turns(rollout, batch, order, None))
         self.update_features(rollout.prompts)

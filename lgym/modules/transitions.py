@@ -8,10 +8,16 @@ from lgym.transitions import TransitionBatch
 from lgym.types import ConfigError
 
 
-def rollout_transitions(rollout: Rollout, *, gamma: float, n: int) -> TransitionBatch:
+def rollout_transitions(rollout: Rollout, *, gamma: float, n: int, greedy: bool = False) -> TransitionBatch:
     """The turns of a rollout, each with the rewards of up to n turns and the prompt that these led to.
 
     Where the rollout, or a time limit, cuts an episode off, it bootstraps there.
+
+    Args:
+        rollout: with what its turns led to.
+        gamma: the discount per turn.
+        n: number of turns.
+        greedy: count further turns only as long as their choices were the likeliest, where that is known.
 
     Raises:
         ConfigError: of a loop that does not know what its turns led to.
@@ -22,7 +28,12 @@ def rollout_transitions(rollout: Rollout, *, gamma: float, n: int) -> Transition
         )
     mask = rollout.mask
     rewards, last, discounts = n_step_returns(
-        rollout.learned_rewards, rollout.terminated, rollout.truncated, gamma=gamma, n=n
+        rollout.learned_rewards,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=gamma,
+        n=n,
+        followed=_likeliest(rollout) if greedy else None,
     )
     responses = rollout.turn_responses()
     next_prompts = rollout.next_prompt_index.gather(1, last)
@@ -34,3 +45,13 @@ def rollout_transitions(rollout: Rollout, *, gamma: float, n: int) -> Transition
         next_prompt_index=next_prompts.masked_fill(discounts == 0, -1)[mask],
         discounts=discounts[mask],
     )
+
+
+def _likeliest(rollout: Rollout) -> torch.Tensor:
+    """[E, N] of bool, turns whose choice was the likeliest, or of an unknown probability."""
+    likeliest = [
+        not response.candidate_logprobs
+        or response.candidate_logprobs[response.choice] == max(response.candidate_logprobs)
+        for response in rollout.responses
+    ]
+    return torch.tensor(likeliest)[rollout.response_index]

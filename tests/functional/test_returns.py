@@ -121,12 +121,15 @@ def test_refuses_what_does_not_fit():
         discounted_returns(row(1), row(1), flags(0), flags(0), gamma=1.5)
 
 
-def n_step_by_loop(rewards, terminated, truncated, gamma, n):
+def n_step_by_loop(rewards, terminated, truncated, followed, gamma, n):
     """What n_step_returns says, turn by turn."""
     returns, last, discounts = [], [], []
     for t in range(len(rewards)):
         total, discount, at = 0.0, 1.0, t
         for at in range(t, min(t + n, len(rewards))):
+            if at > t and not followed[at]:
+                at -= 1
+                break
             total += discount * rewards[at]
             discount *= gamma
             if terminated[at] or truncated[at]:
@@ -137,14 +140,20 @@ def n_step_by_loop(rewards, terminated, truncated, gamma, n):
     return returns, last, discounts
 
 
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 50])
-def test_n_step_returns_equal_a_loop(n):
+def test_n_step_returns_equal_a_loop(n, cut):
     generator = torch.Generator().manual_seed(n)
     rewards = torch.randn(6, 40, generator=generator, dtype=torch.float64)
     terminated, truncated = (torch.rand(6, 40, generator=generator) < 0.1 for _ in range(2))
-    returns, last, discounts = n_step_returns(rewards, terminated, truncated, gamma=0.9, n=n)
+    followed = torch.rand(6, 40, generator=generator) < (0.7 if cut else 2.0)
+    returns, last, discounts = n_step_returns(
+        rewards, terminated, truncated, gamma=0.9, n=n, followed=followed if cut else None
+    )
     for row in range(6):
-        expected = n_step_by_loop(rewards[row].tolist(), terminated[row], truncated[row], 0.9, n)
+        expected = n_step_by_loop(
+            rewards[row].tolist(), terminated[row], truncated[row], followed[row], 0.9, n
+        )
         assert returns[row].tolist() == pytest.approx(expected[0])
         assert last[row].tolist() == expected[1]
         assert discounts[row].tolist() == pytest.approx(expected[2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,27 @@ def test_a_truncated_turn_bootstraps_and_a_terminated_one_does_not():
     batch = rollout_transitions(rollout, gamma=0.5, n=3)
     assert batch.next_prompt_index.tolist() == [2, 2, -1, -1, -1]
     assert batch.discounts.tolist() == [0.25, 0.5, 0.0, 0.0, 0.0]
+
+
+def test_a_return_ends_before_a_turn_that_explores():
+    """Of what is not known to explore it does not."""
+    rollout = candidate_rollout(
+        candidate_learner(), next_prompt_index=torch.tensor([[1, -1, -1], [1, -1, -1]])
+    )
+    whole = rollout_transitions(rollout, gamma=0.5, n=2)
+    unknown = rollout_transitions(rollout, gamma=0.5, n=2, greedy=True)
+    assert torch.equal(unknown.rewards, whole.rewards)
+    second = int(rollout.response_index[0, 1])  # the turn behind the first
+    for best, returns in ((True, whole.rewards[0].item()), (False, rollout.rewards[0, 0].item())):
+        responses = list(rollout.responses)
+        count = 1 + max(response.choice for response in responses)
+        own = -1.0 if best else -3.0
+        logprobs = tuple(own if n == responses[second].choice else -2.0 for n in range(count))
+        responses[second] = replace(responses[second], candidate_logprobs=logprobs)
+        batch = rollout_transitions(replace(rollout, responses=tuple(responses)), gamma=0.5, n=2, greedy=True)
+        assert batch.rewards[0].item() == returns
+        assert batch.discounts[0].item() == (whole.discounts[0].item() if best else 0.5)
+        assert batch.next_prompt_index[0].item() == (whole.next_prompt_index[0].item() if best else 1)
 
 
 def test_a_loop_of_ones_own_has_no_transitions():
