@@ -48,16 +48,67 @@ WAITS = "print(*(os.environ.get(n) for n in ('GOMP_SPINCOUNT', 'KMP_BLOCKTIME', 
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        ({}, "1000 1 None"),
         ({"OMP_WAIT_POLICY": "active"}, "None None active"),
         ({"GOMP_SPINCOUNT": "7"}, "7 None None"),
         ({"KMP_BLOCKTIME": "infinite"}, "None infinite None"),
     ],
     ids=str,
 )
-def test_threads_soon_sleep_unless_the_user_has_said_how_they_wait(chosen, expected):
+def test_the_users_way_of_waiting_stays(chosen, expected):
     """With a policy of the user's, a spin count beside it would go before it."""
     assert run(f"import os, lgym; {WAITS}", **chosen) == expected
+
+
+@pytest.mark.parametrize(
+    ("busy", "expected"),
+    [(True, {"OMP_WAIT_POLICY": "passive"}), (False, {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"})],
+    ids=["busy", "free"],
+)
+def test_threads_sleep_at_once_beside_another_program(monkeypatch, busy, expected):
+    monkeypatch.setattr(os, "environ", {"MKL_CBWR": "mine"})
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(math_libraries, "_a_core_is_busy", lambda: busy)
+    math_libraries.configure_math_libraries()
+    assert os.environ == {"MKL_CBWR": "mine", **expected}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux says which cores a process has")
+def test_a_process_on_the_same_core_is_noticed():
+    core = min(os.sched_getaffinity(0))
+    code = "import os, sys, time; os.sched_setaffinity(0, {int(sys.argv[1])}); "
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}print(flush=True)\nwhile True: pass", str(core)],
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        try:
+            other.stdout.readline()
+            look = [
+                sys.executable,
+                "-c",
+                f"{code}from lgym import math_libraries as m; print(m._a_core_is_busy())",
+            ]
+            seen = subprocess.run([*look, str(core)], capture_output=True, text=True, check=True, timeout=120)
+        finally:
+            other.kill()
+    assert seen.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(
+    ("idle", "busy"), [((5, 5), False), ((5, 1), True), ((0, 0), True)], ids=["free", "one busy", "both busy"]
+)
+def test_a_core_is_busy_where_it_was_idle_for_less_than_half_the_time(monkeypatch, idle, busy):
+    looks = iter([{"cpu0": (10, 90), "cpu3": (0, 7)}, {"cpu0": (10 + idle[0], 95), "cpu3": (idle[1], 12)}])
+    monkeypatch.setattr(math_libraries, "_core_times", lambda: next(looks))
+    assert math_libraries._a_core_is_busy() is busy
+
+
+def test_where_cores_are_not_told_none_is_busy(monkeypatch):
+    def no_such_file():
+        raise FileNotFoundError("/proc/stat")
+
+    monkeypatch.setattr(math_libraries, "_core_times", no_such_file)
+    assert math_libraries._a_core_is_busy() is False
 
 
 def test_a_program_that_imports_torch_first_keeps_its_way_of_waiting():
