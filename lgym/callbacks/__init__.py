@@ -10,6 +10,7 @@ from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.maze_strategy import MazeStrategy
 from lgym.callbacks.phase_profiler import PhaseProfiler
 from lgym.callbacks.progress import RolloutProgress
+from lgym.callbacks.provenance import Provenance
 from lgym.callbacks.rollout_notes import RolloutNotes
 from lgym.callbacks.signals import GracefulShutdown, follow_first_process
 from lgym.callbacks.summary import RunSummary
@@ -26,6 +27,7 @@ __all__ = [
     "GracefulShutdown",
     "MazeStrategy",
     "PhaseProfiler",
+    "Provenance",
     "RolloutNotes",
     "RolloutProgress",
     "RunSummary",

@@ -1,5 +1,5 @@
 """The command line: `lgym fit | validate | test | predict | check | new | play --config FILE [--any.option
-VALUE ...]`.
+VALUE ...]`, and `lgym bench YAML ...`.
 
 Importing it is cheap: torch and Lightning, which take seconds, are loaded for a command, not for its `--help`
 list.
@@ -7,12 +7,14 @@ list.
 
 import gc
 import sys
-from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from lgym.cli.help_texts import print_commands
 
 COMMAND_LINE = "lgym.cli.command_line"
+PROGRAMS = {"bench": "lgym.cli.bench"}
+"""Commands about runs, whose options are no run's: each a module with a `main`."""
 
 
 def main(args: list[str] | None = None) -> None:
@@ -22,17 +24,22 @@ def main(args: list[str] | None = None) -> None:
     if set(words) <= {"-h", "--help"}:
         print_commands()
         sys.exit(0 if words else 2)
-    _load()(args)
+    if words[:1] and words[0] in PROGRAMS:
+        program = _load(PROGRAMS[words[0]])
+        with _load("lgym.cli.errors").errors_as_messages():
+            program.main(words[1:])
+    else:
+        _load(COMMAND_LINE).run(args)
 
 
-def _load() -> Callable[[list[str] | None], None]:
-    """The command line itself. What libraries make while they are imported stays; Python's garbage collector
-    would look at it many times over meanwhile, and once more at the program's end."""
-    if COMMAND_LINE in sys.modules:
-        return sys.modules[COMMAND_LINE].run
+def _load(name: str) -> Any:
+    """A module of the command line. What libraries make while they are imported stays; Python's garbage
+    collector would look at it many times over meanwhile, and once more at the program's end."""
+    if name in sys.modules:
+        return sys.modules[name]
     gc.disable()
     try:
-        return import_module(COMMAND_LINE).run
+        return import_module(name)
     finally:
         gc.freeze()
         gc.enable()

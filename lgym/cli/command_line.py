@@ -26,6 +26,7 @@ from lgym.callbacks import (
     DiskGuard,
     EpisodeLogger,
     GracefulShutdown,
+    Provenance,
     RolloutNotes,
     RolloutProgress,
     RunSummary,
@@ -194,6 +195,7 @@ class LgymCLI(LightningCLI):
             CollapseGuard(act=False),
             FinalEvaluation(),
             RolloutNotes(),
+            Provenance(),
         ]
         given = _as_list(config.get("callbacks"))
         if config.get("max_time") is not None and not any(isinstance(callback, Timer) for callback in given):

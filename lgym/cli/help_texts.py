@@ -12,6 +12,7 @@ COMMANDS = {
     "takes. Within a minute.",
     "new": "Write a complete YAML for an environment: lgym new ENV_ID.",
     "play": "Watch the agent play in the terminal, or play yourself.",
+    "bench": "Run YAMLs with several seeds, and write their results as a table with pictures.",
 }
 """Descriptions of the subcommands."""
 

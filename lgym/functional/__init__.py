@@ -11,6 +11,7 @@
     kl                divergences, their one-sample estimators, entropy
     reliability       advantages of two halves of the episodes -> the share that is not chance
     confidence        half the widths of 95 % intervals
+    aggregates        scores of several runs -> one figure and its interval
     truncation        top_k and top_p of a distribution over tokens
     diagnostics       metrics, never to train on
     inputs            checks of the inputs of all of them
@@ -21,6 +22,7 @@ precision, or raise it to float32 where the docstring says so; none depends on t
 trainer may change during a step.
 """
 
+from lgym.functional.aggregates import bootstrap_interval, interquartile_mean
 from lgym.functional.confidence import mean_margin, wilson_margin
 from lgym.functional.diagnostics import (
     action_information,
@@ -49,6 +51,8 @@ from lgym.functional.truncation import truncate_logits
 from lgym.functional.value_losses import clipped_value_loss, value_loss
 
 __all__ = [
+    "bootstrap_interval",
+    "interquartile_mean",
     "action_information",
     "candidate_logprobs",
     "categorical_entropy",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -36,6 +37,13 @@ QUICK = {
     "model__init_args__policy__init_args__temperature": 3,
 }
 """With these the tiny model learns by PPO within seconds."""
+
+
+class InterruptedRun(L.Callback):
+    """Somebody presses Ctrl-C at the end of the first rollout."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        raise KeyboardInterrupt
 
 
 def lgym(command: str, root: Path, model: Path | str, /, config: Path | None = None, **options: Any) -> None:

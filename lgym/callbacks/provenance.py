@@ -1,0 +1,122 @@
+"""Provenance of a run: its code, versions and machine, in its folder."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from lgym.data import RolloutDataModule
+from lgym.modules import LLMLearner
+
+RUN_FILE = "run.json"
+PACKAGES = ("lgym", "torch", "transformers", "peft", "lightning", "gymnasium")
+
+
+class Provenance(L.Callback):
+    """Writes `run.json` into the folder of a run of `fit`: what was run, the returns of known policies, and a
+    session for each start, with its command, commit, versions and machine. `finished` says that the newest
+    session came to its end."""
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        file = _file(trainer)
+        if not trainer.is_global_zero or not isinstance(pl_module, LLMLearner):
+            return
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
+        record = {**known, **subject(trainer, pl_module), "finished": False}
+        record["sessions"] = [*known["sessions"], session(trainer)]
+        _write(file, record)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        file = _file(trainer)
+        if trainer.is_global_zero and file.exists():
+            _write(file, {**json.loads(file.read_text(encoding="utf-8")), "finished": True})
+
+
+def subject(trainer: L.Trainer, module: LLMLearner) -> dict[str, Any]:
+    """Algorithm, policy, model and environment, and the returns of known policies there."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    is_ours = isinstance(data, RolloutDataModule)
+    return {
+        "algorithm": type(module).__name__,
+        "policy": type(module.policy).__name__,
+        "model": Path(module.llm_config.model).name,
+        "env": data.env if is_ours else "",
+        "env_kwargs": dict(data.env_kwargs or {}) if is_ours else {},
+        "reference_returns": dict(data.agents["validate"].reference_returns()) if is_ours else {},
+    }
+
+
+def session(trainer: L.Trainer) -> dict[str, Any]:
+    """Time, command, commit, versions and machine of a start."""
+    return {
+        "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["lgym", *sys.argv[1:]]),
+        "commit": commit(Path(__file__).parent),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "machine": machine(trainer.strategy.root_device, trainer.world_size),
+    }
+
+
+def commit(folder: Path) -> str | None:
+    """The commit that a folder's repository stands at, with a plus where files differ from it; `None` where
+    lgym is no checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=9", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def machine(device: torch.device, processes: int) -> str:
+    """The kind of machine, such as `AMD EPYC, 2 cores, 1 thread`."""
+    if device.type == "cuda":
+        return f"{processes} x {torch.cuda.get_device_name(device)}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    counts = [_counted(cores, "core"), _counted(torch.get_num_threads(), "thread")]
+    if processes > 1:
+        counts.append(f"{processes} processes")
+    return ", ".join([_processor() if device.type == "cpu" else device.type, *counts])
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")  # of Linux
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue  # lgym is run from its source
+    return versions
+
+
+def _file(trainer: L.Trainer) -> Path:
+    return Path(trainer.log_dir or trainer.default_root_dir) / RUN_FILE  # every process has to ask
+
+
+def _write(file: Path, record: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,131 @@
+"""`lgym bench`: run YAMLs with several seeds, and write their results from the runs' own records.
+
+    lgym bench configs/maze.yaml configs/cartpole_dqn.yaml --seeds 0 1 2
+
+Every run is an ordinary `lgym fit`, in a folder of its own. Called again, it goes on where it was: finished
+runs are not run again, others go on from their last checkpoint. Without YAMLs the page and its pictures are
+written anew from the records that are there.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lgym.callbacks.provenance import RUN_FILE
+from lgym.cli.bench import records
+from lgym.cli.bench.pictures import draw
+from lgym.cli.bench.tables import groups, with_table
+from lgym.terminal import say
+from lgym.types import ConfigError
+
+
+@dataclass(frozen=True)
+class Run:
+    """A YAML with a seed.
+
+    Attributes:
+        config: the YAML.
+        seed: the run's.
+        root: `trainer.default_root_dir`.
+        options: further ones of `fit`.
+    """
+
+    config: Path
+    seed: int
+    root: Path
+    options: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """Words of `lgym`, for a new run or one that goes on."""
+        own = ["--config", str(self.config), *self.options, "--seed_everything", str(self.seed)]
+        return ["fit", *own, "--trainer.default_root_dir", str(self.root), "--ckpt_path", "auto"]
+
+    @property
+    def folder(self) -> Path | None:
+        """The newest run's, if there is one."""
+        folders = self.root.glob(f"version_*/{RUN_FILE}")
+        return max((file.parent for file in folders), key=lambda run: run.stat().st_mtime, default=None)
+
+    @property
+    def is_finished(self) -> bool:
+        """True if it came to its end."""
+        folder = self.folder
+        return folder is not None and json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["finished"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        "lgym bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "configs", nargs="*", type=Path, metavar="YAML", help="what to run, as `fit --config`"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="by default 0 1 2")
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench"), help="folder of the runs")
+    parser.add_argument("--records", type=Path, default=Path("docs/records"), help="folder of their records")
+    parser.add_argument("--page", type=Path, default=Path("docs/results.md"), help="Markdown with the table")
+    parser.add_argument("--pictures", type=Path, default=Path("docs/curves"), help="folder of the pictures")
+    parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="options of `fit`, up to the end")
+    return parser
+
+
+def plan(configs: Sequence[Path], seeds: Sequence[int], root: Path, options: Sequence[str]) -> list[Run]:
+    """The runs, seed by seed, so that every YAML has a first result early.
+
+    Raises:
+        ConfigError: if a file is missing, or two have the same name.
+    """
+    for config in configs:
+        if not config.is_file():
+            raise ConfigError(
+                f"{config}: there is no such file. Give YAMLs as `lgym fit --config` takes them."
+            )
+    names = [config.stem for config in configs]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"The YAMLs {', '.join(map(str, configs))} have a name in common: rename one.")
+    return [
+        Run(config, seed, root / f"{config.stem}-{seed}", tuple(options))
+        for seed in seeds
+        for config in configs
+    ]
+
+
+def carry_out(runs: Sequence[Run]) -> Iterator[Run]:
+    """Runs what is not finished, one after the other; yields each that is, and says which failed."""
+    for number, run in enumerate(runs, start=1):
+        say(f"\nRun {number} of {len(runs)}: {run.config}, seed {run.seed}")
+        if not run.is_finished:
+            status = subprocess.run([sys.executable, "-m", "lgym.cli", *run.command], check=False).returncode
+            if status != 0:
+                say(f"It ended with status {status}; `lgym bench` with the same words goes on with it.")
+                continue
+        yield run
+
+
+def main(words: Sequence[str]) -> None:
+    """Runs what is asked for and writes the page; ends with status 1 where a run failed."""
+    arguments = parser().parse_args(words)
+    runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit)
+    page = arguments.page.read_text(encoding="utf-8")
+    with_table(page, [], arguments.page)  # before anything long
+    finished = 0
+    try:
+        for run in carry_out(runs):
+            assert run.folder is not None
+            records.write(records.record_of(run.folder, run.config.stem), arguments.records)
+            finished += 1
+    except KeyboardInterrupt:
+        say("\nInterrupted. `lgym bench` with the same words goes on where it was.")
+    known = records.read_all(arguments.records)
+    for seeds in groups(known):
+        draw(seeds, arguments.pictures)
+    arguments.page.write_text(with_table(page, known, arguments.page), encoding="utf-8")
+    say(f"\n{len(known)} runs in {arguments.page}, {finished} of {len(runs)} that were asked for.")
+    if finished < len(runs):
+        sys.exit(1)

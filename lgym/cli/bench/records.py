@@ -1,0 +1,148 @@
+"""A finished run in figures: what its folder says, as a small JSON file that outlives the folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lgym.callbacks.provenance import RUN_FILE
+from lgym.types import ConfigError
+
+Curve = list[tuple[float, float]]
+"""Turns that the run had learned from, and a value."""
+
+EVALUATED = (
+    "val_sampled/return_mean",
+    "val_greedy/return_mean",
+    "val_sampled/success_rate",
+    "val_greedy/success_rate",
+    "blackjack/value_sampled",
+    "blackjack/value_greedy",
+    "maze/value_sampled",
+    "maze/value_greedy",
+)
+"""Metrics that are kept as curves, beside that of rollouts."""
+
+PLAYED = "rollout/return_mean"
+SPENT = ("time/rollout_seconds", "time/preparation_seconds", "time/update_seconds", "time/evaluation_seconds")
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, with everything that the tables and pictures say of it."""
+
+    name: str
+    """That of its YAML."""
+
+    seed: int
+    subject: dict[str, Any]
+    """The algorithm, policy, model and environment, and the returns of known policies there."""
+
+    command: str
+    commit: str | None
+    machine: str
+    versions: dict[str, str]
+    minutes: float
+    """Minutes of playing, learning and evaluating, in all its sessions, without the start of the program."""
+
+    rollouts: int
+    turns: int
+    curves: dict[str, Curve]
+    """By metric, over turns. An evaluation before the first step is at 0."""
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-{self.seed}.json"
+
+    def last(self, metric: str) -> float | None:
+        """The metric's last value."""
+        return self.curves[metric][-1][1] if self.curves.get(metric) else None
+
+    def first(self, metric: str) -> float | None:
+        """The metric's value before the first step."""
+        return next((value for turns, value in self.curves.get(metric, ()) if turns == 0), None)
+
+
+def record_of(run: Path, name: str) -> RunRecord:
+    """The record of a run's folder.
+
+    Raises:
+        ConfigError: if it is none of a run of `fit` with TensorBoard's files.
+    """
+    if not (run / RUN_FILE).exists():
+        raise ConfigError(f"{run} has no {RUN_FILE}: give the folder of a run of `lgym fit`.")
+    subject = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
+    newest = subject.pop("sessions")[-1]
+    del subject["finished"]
+    metrics = scalars(run)
+    if "rollout/total_turns" not in metrics:
+        raise ConfigError(f"{run} has no metrics of a rollout in TensorBoard's files: was one finished?")
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    turns = dict(metrics["rollout/total_turns"])
+    return RunRecord(
+        name=name,
+        seed=int(config["seed_everything"]),
+        subject=subject,
+        command=newest["command"],
+        commit=newest["commit"],
+        machine=newest["machine"],
+        versions=newest["versions"],
+        minutes=round(sum(value for tag in SPENT for _, value in metrics.get(tag, ())) / 60, 1),
+        rollouts=len(turns),
+        turns=int(max(turns.values())),
+        curves={tag: over_turns(metrics[tag], turns) for tag in (*EVALUATED, PLAYED) if tag in metrics},
+    )
+
+
+def over_turns(entries: Sequence[tuple[int, float]], turns: dict[int, float]) -> Curve:
+    """A metric by step as a curve over turns.
+
+    Args:
+        entries: step and value, in the order of writing. Of two at one step the first was before it.
+        turns: turns of the run so far by the step at which a rollout ended.
+    """
+    before_learning = len(entries) > 1 and entries[0][0] == entries[1][0]
+    steps = [-1 if before_learning and place == 0 else step for place, (step, _) in enumerate(entries)]
+    return [
+        (turns.get(step, 0.0), float(f"{value:.{DIGITS}g}"))
+        for step, (_, value) in zip(steps, entries, strict=True)
+    ]
+
+
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Step and value of each entry of each metric in TensorBoard's files, in the order of writing. (They are
+    read by name, which puts the tenth file of one second before its ninth.)"""
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(e.step, e.value) for e in sorted(events.Scalars(tag), key=lambda entry: entry.wall_time)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def write(record: RunRecord, folder: Path) -> Path:
+    """Writes a record into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / record.file_name
+    file.write_text(json.dumps(asdict(record), separators=(",", ":")) + "\n", encoding="utf-8")
+    return file
+
+
+def read_all(folder: Path) -> list[RunRecord]:
+    """The records of a folder, by name and seed."""
+    records = []
+    for file in folder.glob("*.json"):
+        try:
+            fields = json.loads(file.read_text(encoding="utf-8"))
+            fields["curves"] = {tag: [tuple(p) for p in curve] for tag, curve in fields["curves"].items()}
+            records.append(RunRecord(**fields))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"{file} is no record of a run ({error}): remove it, or run it again."
+            ) from error
+    return sorted(records, key=lambda record: (record.name, record.seed))

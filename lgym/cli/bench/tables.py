@@ -1,0 +1,130 @@
+"""Tables of records, in Markdown."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import torch
+
+from lgym.cli.bench.records import RunRecord
+from lgym.functional import bootstrap_interval, interquartile_mean
+from lgym.types import ConfigError
+
+BEGIN, END = "<!-- table: written by lgym bench -->", "<!-- end of the table -->"
+HEADER = (
+    "YAML",
+    "environment",
+    "algorithm",
+    "seeds",
+    "untrained",
+    "sampled",
+    "greedy",
+    "random",
+    "optimal",
+    "turns",
+    "minutes",
+    "machine",
+    "commit",
+)
+SUCCESS = {"sampled": "val_sampled/success_rate", "greedy": "val_greedy/success_rate"}
+EXACT = ("blackjack", "maze")
+
+
+def groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """The seeds of each YAML together."""
+    return [list(seeds) for _, seeds in groupby(records, lambda record: record.name)]
+
+
+def metric_of(seeds: Sequence[RunRecord], mode: str) -> str:
+    """The metric that says most of a mode, sampled or greedy: the exact value where there is one, else the
+    mean return."""
+    exact = [f"{game}/value_{mode}" for game in EXACT]
+    known = set.intersection(*(set(record.curves) for record in seeds))
+    return next((metric for metric in exact if metric in known), f"val_{mode}/return_mean")
+
+
+def row(seeds: Sequence[RunRecord]) -> tuple[str, ...]:
+    """The runs of a YAML as a row."""
+    first = seeds[0]
+    subject = first.subject
+    kwargs = "".join(f", {name}: {value}" for name, value in subject["env_kwargs"].items())
+    returns = subject["reference_returns"]
+    return (
+        f"`{first.name}`",
+        f"{subject['env']}{kwargs}",
+        f"{subject['algorithm']}, {subject['policy']}",
+        ", ".join(str(record.seed) for record in seeds),
+        estimate(seeds, metric_of(seeds, "sampled"), RunRecord.first),
+        result(seeds, "sampled"),
+        result(seeds, "greedy"),
+        number(returns["random"]) if "random" in returns else "",
+        number(returns["optimal"]) if "optimal" in returns else "",
+        _span([record.turns for record in seeds], "{:,}"),
+        _span([record.minutes for record in seeds], "{:.1f}"),
+        _distinct(record.machine for record in seeds),
+        _distinct(record.commit or "" for record in seeds),
+    )
+
+
+def result(seeds: Sequence[RunRecord], mode: str) -> str:
+    """The last returns of a mode, and the success rates where somebody says so."""
+    returns = estimate(seeds, metric_of(seeds, mode), RunRecord.last)
+    rates = estimate(seeds, SUCCESS[mode], RunRecord.last, "{:.1%}")
+    return f"{returns}; {rates} succeed" if rates else returns
+
+
+def estimate(
+    seeds: Sequence[RunRecord],
+    metric: str,
+    value_of: Callable[[RunRecord, str], float | None],
+    form: str | None = None,
+) -> str:
+    """The interquartile mean of a metric over seeds, with its 95 % bootstrap interval where there are
+    several; empty where a run lacks it."""
+    values = [value_of(record, metric) for record in seeds]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return ""
+    scores = torch.tensor(known, dtype=torch.float64)
+
+    def said(value: float) -> str:
+        return number(value) if form is None else form.format(value)
+
+    mean = said(float(interquartile_mean(scores)))
+    if len(known) == 1:
+        return mean
+    low, high = bootstrap_interval(scores)
+    return f"{mean} [{said(low)}, {said(high)}]"
+
+
+def number(value: float) -> str:
+    """A return, with three digits or more, as are of interest."""
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def table(records: Sequence[RunRecord]) -> str:
+    """A row for each YAML."""
+    rows = [HEADER, ("---",) * len(HEADER), *map(row, groups(records))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def with_table(page: str, records: Sequence[RunRecord], where: Path) -> str:
+    """A page with the table of records between its marks.
+
+    Raises:
+        ConfigError: if it has no marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigError(f"{where} has no place for the table: write {BEGIN} and {END} where it belongs.")
+    return f"{before}{BEGIN}\n{table(records)}\n{END}{after}"
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))

@@ -1,0 +1,166 @@
+"""The command that runs YAMLs and writes what came of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers.records import RECORD
+from lgym.cli import main
+from lgym.cli.bench import Run, plan
+from lgym.cli.bench.pictures import learning_curves, mean_curve
+from lgym.cli.bench.records import write
+from lgym.cli.bench.tables import BEGIN, END, HEADER, row, table, with_table
+from lgym.types import ConfigError
+
+EMPTY = f"# Results\n\n{BEGIN}\n{END}\n\nMore.\n"
+MORE_SEEDS = [
+    replace(RECORD, seed=n, minutes=n, commit="def",
+            curves={"val_sampled/return_mean": [(0, 0.1), (64, 0.1 * n)], "val_greedy/return_mean": [(64, 1.0)]})
+    for n in range(3, 8)
+]  # fmt: skip
+
+
+def cells(seeds):
+    return dict(zip(HEADER, row(seeds), strict=True))
+
+
+def test_a_row_of_one_run():
+    assert cells([RECORD]) == {
+        "YAML": "`lake`",
+        "environment": "FrozenLake-v1, is_slippery: False",
+        "algorithm": "PPO, CandidatePolicy",
+        "seeds": "3",
+        "untrained": "0.100",
+        "sampled": "0.900",
+        "greedy": "1.00",
+        "random": "0.014",
+        "optimal": "1.00",
+        "turns": "64",
+        "minutes": "1.5",
+        "machine": "a CPU, 1 core, 1 thread",
+        "commit": "abc",
+    }
+
+
+def test_seeds_are_summed_up_with_an_interval():
+    """Of 0.3, 0.4, 0.5, 0.6 and 0.7 the middle three have a mean of 0.5; one seed alone said nothing at the
+    start, so the untrained model has no figure."""
+    found = cells(MORE_SEEDS)
+    mean, low, high = (float(part.strip("[],")) for part in found["sampled"].split())
+    assert mean == 0.5
+    assert 0.3 <= low < 0.45
+    assert 0.55 < high <= 0.7
+    assert found["greedy"] == "1.00 [1.00, 1.00]"
+    assert found["minutes"] == "3.0 to 7.0"
+    assert found["seeds"] == "3, 4, 5, 6, 7"
+    part = [MORE_SEEDS[0], replace(RECORD, curves={"val_sampled/return_mean": [(64, 0.3)]})]
+    assert cells(part)["untrained"] == ""
+
+
+def test_exact_values_and_success_rates_come_first():
+    exact = {"blackjack/value_sampled": [(64, -0.05)], "val_sampled/success_rate": [(64, 0.25)]}
+    assert cells([replace(RECORD, curves={**RECORD.curves, **exact})])["sampled"] == "-0.050; 25.0% succeed"
+
+
+def test_the_table_takes_the_place_between_the_marks():
+    page = with_table(EMPTY, [RECORD, replace(RECORD, name="pond")], Path("page.md"))
+    assert page.startswith(f"# Results\n\n{BEGIN}\n| YAML |")
+    assert page.endswith(f"{END}\n\nMore.\n")
+    assert page.count("| `lake` |") == page.count("| `pond` |") == 1
+    assert with_table(page, [RECORD], Path("page.md")).count("`pond`") == 0
+    with pytest.raises(ConfigError, match="has no place for the table"):
+        with_table("# Results", [RECORD], Path("page.md"))
+
+
+def test_the_mean_of_curves_is_where_all_are_known():
+    """Half-way from (0, 0) to (10, 10) is 5, and the other curve is at 1 all along."""
+    turns, mean = mean_curve([[(0, 0.0), (10, 10.0)], [(2, 1.0), (6, 1.0), (20, 1.0)]])
+    assert (turns[0], turns[-1]) == (2, 10)
+    assert mean[0] == pytest.approx(1.5)
+    assert mean[-1] == pytest.approx(5.5)
+    assert len(mean_curve([[(0, 0.0)], []])[0]) == 0
+
+
+def test_the_picture_has_a_line_for_each_seed_and_each_known_policy():
+    axes = learning_curves(MORE_SEEDS).axes[0]
+    assert len(axes.lines) == 2 * len(MORE_SEEDS) + 1 + len(RECORD.subject["reference_returns"])
+
+
+def test_a_run_goes_on_where_it_was(tmp_path):
+    """The newest folder says whether it is finished."""
+    run = Run(Path("lake.yaml"), 3, tmp_path, ("--trainer.max_epochs", "2"))
+    words = "fit --config lake.yaml --trainer.max_epochs 2 --seed_everything 3 --trainer.default_root_dir"
+    assert run.command == [*words.split(), str(tmp_path), "--ckpt_path", "auto"]
+    assert not run.is_finished
+    for version, finished in ((0, True), (1, False)):
+        (tmp_path / f"version_{version}").mkdir()
+        (tmp_path / f"version_{version}" / "run.json").write_text(json.dumps({"finished": finished}))
+        os.utime(tmp_path / f"version_{version}", (time.time(), 1000 + version))
+    assert run.folder == tmp_path / "version_1"
+    assert not run.is_finished
+
+
+def test_every_yaml_has_a_first_run_before_any_has_a_second(tmp_path):
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.touch()
+    runs = plan(files, [0, 1], tmp_path, ())
+    assert [(run.config.stem, run.seed) for run in runs] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert len({run.root for run in runs}) == 4
+    with pytest.raises(ConfigError, match=r"c\.yaml: there is no such file"):
+        plan([tmp_path / "c.yaml"], [0], tmp_path, ())
+    with pytest.raises(ConfigError, match="a name in common"):
+        plan([files[0], files[0]], [0], tmp_path, ())
+
+
+def bench(folder: Path, *words: str) -> str:
+    places = [
+        f"--{name}={folder / value}" for name, value in
+        (("runs", "runs"), ("records", "records"), ("page", "page.md"), ("pictures", "curves"))
+    ]  # fmt: skip
+    main(["bench", *places, *words])
+    return (folder / "page.md").read_text()
+
+
+def test_without_yamls_the_page_is_written_from_the_records(tmp_path, capsys):
+    (tmp_path / "page.md").write_text(EMPTY)
+    for record in MORE_SEEDS:
+        write(record, tmp_path / "records")
+    assert table(MORE_SEEDS) in bench(tmp_path)
+    assert (tmp_path / "curves" / "lake.png").stat().st_size > 5000
+    assert "5 runs in" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_runs_are_run_once_and_twice_the_same(tmp_path, model_folder, capfd):
+    """Two processes of their own learn the same; a third call finds both finished and starts none. A run that
+    fails is told, and the other is on the page."""
+    settings = {
+        "trainer": {"accelerator": "cpu", "max_epochs": 2, "check_val_every_n_epoch": 1},
+        "model": {"class_path": "lgym.modules.PPO", "init_args": {"llm": {"model": str(model_folder)}}},
+        "data": {"env": "CartPole-v1", "num_envs": 4, "turns_per_rollout": 64, "eval_episodes": 4},
+    }
+    (tmp_path / "pole.yaml").write_text(yaml.safe_dump(settings))
+    settings["data"]["env"] = "NoSuchWorld-v1"
+    (tmp_path / "nowhere.yaml").write_text(yaml.safe_dump(settings))
+    curves = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "page.md").write_text(EMPTY)
+        bench(folder, str(tmp_path / "pole.yaml"), "--seeds", "3")
+        curves.append(json.loads((folder / "records" / "pole-3.json").read_text())["curves"])
+    assert curves[0] == curves[1]
+    assert len(curves[0]["val_sampled/return_mean"]) == 3
+    with pytest.raises(SystemExit):
+        bench(folder, str(tmp_path / "pole.yaml"), str(tmp_path / "nowhere.yaml"), "--seeds", "3")
+    assert "It ended with status 1" in capfd.readouterr().out
+    assert [path.name for path in (folder / "runs" / "pole-3").iterdir()] == ["version_0"]
+    assert "`pole`" in (folder / "page.md").read_text()
