@@ -20,7 +20,7 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")
 METRIC = r"(?:rollout|response|policy|value|loss|optim|time|guard|blackjack|maze|q)/\w+"
 TABLE = set(re.findall(rf"`({METRIC})`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")))
 PER_EVALUATION = re.compile(
-    r"(val|test)_(greedy|sampled)/(return_mean|return_ci95|length_mean|length_std|looping_rate)"
+    r"(val|test)_(greedy|sampled)/(return_mean|return_std|return_ci95|length_mean|length_std|looping_rate)"
 )
 
 

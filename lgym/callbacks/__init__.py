@@ -1,12 +1,12 @@
 """Callbacks that watch a run: progress, episodes, pictures, exports, guards."""
 
+from lgym.callbacks.adapter_export import AdapterExport
 from lgym.callbacks.best_checkpoint import BestCheckpoint
 from lgym.callbacks.blackjack_strategy import BlackjackStrategy
 from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.callbacks.disk import DiskGuard
 from lgym.callbacks.early_stopping import StopOnReturnThreshold
 from lgym.callbacks.episode_logger import EpisodeLogger, TranscriptWriter
-from lgym.callbacks.export import AdapterExport
 from lgym.callbacks.maze_strategy import MazeStrategy
 from lgym.callbacks.phase_profiler import PhaseProfiler
 from lgym.callbacks.progress import RolloutProgress

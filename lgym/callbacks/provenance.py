@@ -13,31 +13,41 @@ from typing import Any
 import lightning as L
 import torch
 
+from lgym.callbacks.summary import RunSummary
 from lgym.data import RolloutDataModule
 from lgym.modules import LLMLearner
 
 RUN_FILE = "run.json"
+EVALUATIONS = ("val_", "blackjack/", "maze/")
+"""Beginnings of the names of results."""
+
 PACKAGES = ("lgym", "torch", "transformers", "peft", "lightning", "gymnasium")
 
 
 class Provenance(L.Callback):
     """Writes `run.json` into the folder of a run of `fit`: what was run, the returns of known policies, and a
-    session for each start, with its command, commit, versions and machine. `finished` says that the newest
-    session came to its end."""
+    session for each start, with its command, commit, versions and machine. A session that comes to its end
+    adds `finished` and the results: the evaluations before the first step and at the end."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         file = _file(trainer)
         if not trainer.is_global_zero or not isinstance(pl_module, LLMLearner):
             return
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
-        record = {**known, **subject(trainer, pl_module), "finished": False}
-        record["sessions"] = [*known["sessions"], session(trainer)]
-        _write(file, record)
+        known = read_run(file.parent)
+        sessions = [*known.get("sessions", []), session(trainer)]
+        _write(file, {**known, **subject(trainer, pl_module), "sessions": sessions, "finished": False})
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         file = _file(trainer)
-        if trainer.is_global_zero and file.exists():
-            _write(file, {**json.loads(file.read_text(encoding="utf-8")), "finished": True})
+        if trainer.is_global_zero and isinstance(pl_module, LLMLearner) and file.exists():
+            _write(file, {**read_run(file.parent), **outcome(trainer, pl_module), "finished": True})
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What a run's folder says of it; nothing, where it has no `run.json`."""
+    file = folder / RUN_FILE
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return known
 
 
 def subject(trainer: L.Trainer, module: LLMLearner) -> dict[str, Any]:
@@ -50,7 +60,21 @@ def subject(trainer: L.Trainer, module: LLMLearner) -> dict[str, Any]:
         "model": Path(module.llm_config.model).name,
         "env": data.env if is_ours else "",
         "env_kwargs": dict(data.env_kwargs or {}) if is_ours else {},
+        "system_prompt": data.agents["validate"].system_prompt if is_ours else "",
+        "eval_episodes": data.eval_episodes if is_ours else 0,
         "reference_returns": dict(data.agents["validate"].reference_returns()) if is_ours else {},
+    }
+
+
+def outcome(trainer: L.Trainer, module: LLMLearner) -> dict[str, Any]:
+    """The results of a session that came to its end."""
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    summaries = [c for c in trainer.callbacks if isinstance(c, RunSummary)]  # type: ignore[attr-defined]
+    return {
+        "rollouts": trainer.current_epoch,
+        "turns": int(module.rollout_metrics.get("rollout/total_turns", 0)),
+        "initial_results": next((dict(summary.before) for summary in summaries), {}),
+        "results": {name: value for name, value in metrics.items() if name.startswith(EVALUATIONS)},
     }
 
 

@@ -185,6 +185,7 @@ class LgymCLI(LightningCLI):
         if self.subcommand in READ_ONLY_SWITCHES:
             return super()._instantiate_trainer(config, callbacks)
         ours: list[Callback] = [
+            Provenance(),  # before the export, whose card says what it recorded
             AdapterExport(),
             RunSummary(),
             EpisodeLogger(),
@@ -195,7 +196,6 @@ class LgymCLI(LightningCLI):
             CollapseGuard(act=False),
             FinalEvaluation(),
             RolloutNotes(),
-            Provenance(),
         ]
         given = _as_list(config.get("callbacks"))
         if config.get("max_time") is not None and not any(isinstance(callback, Timer) for callback in given):

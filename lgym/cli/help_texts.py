@@ -13,6 +13,8 @@ COMMANDS = {
     "new": "Write a complete YAML for an environment: lgym new ENV_ID.",
     "play": "Watch the agent play in the terminal, or play yourself.",
     "bench": "Run YAMLs with several seeds, and write their results as a table with pictures.",
+    "export": "Write a trained agent as a merged model, a GGUF file or a GGUF adapter.",
+    "push": "Upload a trained agent to the Hugging Face Hub, with its card.",
 }
 """Descriptions of the subcommands."""
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 from transformers.utils.import_utils import BITSANDBYTES_MIN_VERSION, is_bitsandbytes_available
 
-from lgym.models.config import LLMConfig, LoraSettings
+from lgym.models.adapters import add_adapters, load_adapter, load_value_head
+from lgym.models.config import LLMConfig
 from lgym.models.gguf import converted_file
 from lgym.models.kernels.float32 import use_float32_adapters
 from lgym.models.kernels.fused_lora import fuse_lora
@@ -75,8 +75,11 @@ def assemble_llm(
         tokenizer.pad_token = tokenizer.eos_token
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if config.lora is not None:
-        model = add_adapters(model, config.lora, entry, quantized=config.quantization in BITSANDBYTES_BITS)
+    quantized = config.quantization in BITSANDBYTES_BITS
+    if config.adapter is not None:
+        model = load_adapter(model, Path(config.adapter), quantized=quantized)
+    elif config.lora is not None:
+        model = add_adapters(model, config.lora, entry, quantized=quantized)
     if hasattr(model, "peft_config"):
         use_float32_adapters(model)
         fuse_lora(model)
@@ -88,6 +91,8 @@ def assemble_llm(
         value_hidden_size=config.value_hidden_size if value_head else None,
         use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
+    if config.adapter is not None and value_head:
+        load_value_head(llm.value_head, Path(config.adapter))
     select_layout(llm, config.hidden_cache_mb * 10**6)
     _warn_of_window(llm)
     return llm
@@ -113,61 +118,6 @@ def _disable_dropout(model: PreTrainedModel) -> None:
         for name, value in list(vars(module).items()):
             if "dropout" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, *, quantized: bool) -> Any:
-    """Freezes a model and adds LoRA adapters to the chosen layers.
-
-    Raises:
-        ValueError: if they name layers that the model does not have.
-    """
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-
-    output = model.get_output_embeddings()
-    linear = sorted(
-        {
-            name.rsplit(".", 1)[-1]
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Linear | Conv1D) and module is not output
-        }
-    )
-    targets = lora.target_modules if lora.target_modules is not None else entry.lora_targets
-    count = model.config.get_text_config().num_hidden_layers
-    last_blocks = lora.blocks_of(count)
-    blocks = None
-    if last_blocks is not None:
-        targets = linear if targets == "all-linear" else targets
-        if isinstance(targets, str):
-            raise ConfigError(
-                f"lora.last_blocks is {last_blocks} and lora.target_modules is the pattern {targets!r}: "
-                "peft takes blocks with a list of names only. Name the layers, or let the pattern say which "
-                "blocks."
-            )
-        if last_blocks > count:
-            raise ConfigError(
-                f"lora.last_blocks is {last_blocks}, and the model has {count} blocks: set it to at "
-                f"most {count}, or to null for all of them."
-            )
-        blocks = list(range(count - last_blocks, count))
-    rank = lora.r if lora.r is not None else entry.lora_r
-    peft_config = LoraConfig(
-        r=rank,
-        lora_alpha=lora.alpha if lora.alpha is not None else 2 * rank,
-        lora_dropout=lora.dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        layers_to_transform=blocks,
-        task_type="CAUSAL_LM",
-        fan_in_fan_out=model.config.model_type == "gpt2",
-    )
-    if quantized:
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    try:
-        return get_peft_model(model, peft_config)
-    except ValueError as error:
-        raise ConfigError(
-            f"lora.target_modules {targets!r} do not fit this model: {str(error).strip()} Its linear layers "
-            f"are {linear}: name those that are to have adapters."
-        ) from error
 
 
 def load_pretrained(

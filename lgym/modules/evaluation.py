@@ -44,17 +44,18 @@ class EpisodeMetrics(nn.Module):
         self.known.update((~statistics.successes.isnan()).double())
 
     def compute(self) -> dict[str, Tensor]:
-        """`return_mean`, `return_ci95` (half the width of the interval, s² = Σ(R - mean)² / (n - 1);
+        """`return_mean`, `return_std`, `return_ci95` (half the width of the interval, with n - 1 for n;
         infinite for one episode), `length_mean` and `length_std` in turns, and `looping_rate`, the
         share of episodes that went in circles until the time limit. Where somebody said of any episode
         whether it succeeded: `success_rate`, and `success_ci95` (from there to the farther end of Wilson's
         interval, which is not empty where all or none succeeded)."""
         mean, n = self.returns.compute(), self.count.compute()
-        variance = (self.squares.compute() - mean.square()).clamp(min=0.0) * n / (n - 1)
+        variance = (self.squares.compute() - mean.square()).clamp(min=0.0)
         length = self.lengths.compute()
         result = {
             "return_mean": mean,
-            "return_ci95": mean_margin(variance.sqrt(), int(n)),
+            "return_std": variance.sqrt(),
+            "return_ci95": mean_margin((variance * n / (n - 1)).sqrt(), int(n)),
             "length_mean": length,
             "length_std": (self.length_squares.compute() - length.square()).clamp(min=0.0).sqrt(),
             "looping_rate": self.looping.compute(),

@@ -19,7 +19,7 @@ from helpers.rollouts import (
     text_rollout,
 )
 from helpers.training import tiny_config
-from lgym.callbacks.export import export_adapter
+from lgym.callbacks.adapter_export import export_adapter
 from lgym.data.rollout.recorder import PromptTable
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO
 from lgym.policies import CandidatePolicy
@@ -78,7 +78,7 @@ def test_algorithms_without_a_critic_have_no_value_head(tmp_path, model_folder, 
     module.configure_model()
     assert not module.policy.has_critic
     assert not any("value_head" in name for name in module.state_dict())
-    export_adapter(module, tmp_path, "Echo-v0")
+    export_adapter(module, tmp_path, {})
     assert (tmp_path / "adapter_model.safetensors").exists()
     assert not (tmp_path / "value_head.safetensors").exists()
     _, metrics = module.prepare(text_rollout())

@@ -53,6 +53,7 @@ def test_mean_and_interval_survive_a_half_precision_module():
     assert result == pytest.approx(
         {
             "return_mean": 1000.0,
+            "return_std": 0.8165,  # sqrt(2 / 3)
             "return_ci95": 1.1316,
             "length_mean": 2.0,
             "length_std": 0.8165,  # sqrt(2 / 3)

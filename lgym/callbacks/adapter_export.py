@@ -1,25 +1,19 @@
 """The trained adapter as a plain peft folder, for use without lgym."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from safetensors.torch import save_file
 
+from lgym.callbacks.model_card import model_card
+from lgym.callbacks.provenance import read_run, subject
+from lgym.models.adapters import VALUE_HEAD
 from lgym.models.registry import find_entry
 from lgym.modules import LLMLearner
 
-CARD = """\
----
-{front}
----
-
-{what} trained with lgym by {algorithm} on `{env}`.
-
-Its base is `{base}`{where}. To load it: {load}
-"""
-
-VALUE_HEAD = """
+VALUE_HEAD_NOTE = """
 Its value head, which predicts the return, lies beside it as `value_head.safetensors`; nothing else needs it.
 """
 
@@ -40,15 +34,19 @@ class AdapterExport(L.Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
         if trainer.is_global_zero and isinstance(pl_module, LLMLearner):
-            data = getattr(trainer, "datamodule", None)
-            export_adapter(pl_module, folder / "adapter", getattr(data, "env", "an environment"))
+            run = {**subject(trainer, pl_module), **read_run(folder)}
+            export_adapter(pl_module, folder / "adapter", run)
 
 
-def export_adapter(module: LLMLearner, folder: Path, env: str) -> None:
-    """Writes the module's adapter (or whole model), tokenizer, value head and a card; `env` is what it was
-    trained on.
+def export_adapter(module: LLMLearner, folder: Path, run: Mapping[str, Any]) -> None:
+    """Writes the module's adapter (or whole model), tokenizer, value head and a card.
 
     No file of it names a folder of this machine.
+
+    Args:
+        module: what was trained.
+        folder: where to.
+        run: what is known of the run, as `lgym.callbacks.Provenance` records it.
     """
     llm = module.policy.llm
     base, on_hub = base_of(module.llm_config.model)
@@ -60,16 +58,23 @@ def export_adapter(module: LLMLearner, folder: Path, env: str) -> None:
         peft_config.base_model_name_or_path = base
         model.save_pretrained(folder, save_embedding_layers=False)  # peft would ask the Hub about them
     llm.tokenizer.save_pretrained(folder)
-    where = "" if on_hub else ", a local folder of whoever trained it"
-    if on_hub and Path(llm.causal_lm.config.name_or_path).is_dir():  # a package stood in for the Hub
-        where = (
-            f", with the rounded weights of the Python package {find_entry(module.llm_config.model).package}"
-        )
-    card = model_card(base, on_hub, where, type(module).__name__, env, adapter=peft_config is not None)
+    package = find_entry(module.llm_config.model).package
+    stood_in = on_hub and Path(llm.causal_lm.config.name_or_path).is_dir()  # for the Hub
+    is_adapter = peft_config is not None
+    load = LOAD_ADAPTER.format(base=base if on_hub else f"<the folder {base}>") if is_adapter else LOAD_WHOLE
+    card = model_card(
+        run,
+        base=base,
+        on_hub=on_hub,
+        where=whereabouts(on_hub, package if stood_in else None),
+        what="A LoRA adapter" if is_adapter else "A language model, every weight of it",
+        library="peft" if is_adapter else "transformers",
+        load=load,
+    )
     if llm.value_head is not None:
         head = {name: tensor.cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
-        save_file(head, folder / "value_head.safetensors")
-        card += VALUE_HEAD
+        save_file(head, folder / VALUE_HEAD)
+        card += VALUE_HEAD_NOTE
     # In place of peft's, which is empty but for a path.
     (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -82,15 +87,8 @@ def base_of(model: str) -> tuple[str, bool]:
     return find_entry(model).hub_id or model, True
 
 
-def model_card(base: str, on_hub: bool, where: str, algorithm: str, env: str, *, adapter: bool) -> str:
-    """The exported folder's README.md, with the Hub's front matter."""
-    library = f"library_name: {'peft' if adapter else 'transformers'}"
-    return CARD.format(
-        front=f"base_model: {base}\n{library}" if on_hub else library,
-        what="A LoRA adapter" if adapter else "A language model, every weight of it",
-        algorithm=algorithm,
-        env=env,
-        base=base,
-        where=where,
-        load=LOAD_ADAPTER.format(base=base if on_hub else f"<the folder {base}>") if adapter else LOAD_WHOLE,
-    )
+def whereabouts(on_hub: bool, package: str | None) -> str:
+    """What is to be said of a base model that is not the Hub's own."""
+    if package is not None:
+        return f", with the rounded weights of the Python package {package}"
+    return "" if on_hub else ", a local folder of whoever trained it"

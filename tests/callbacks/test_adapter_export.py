@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from helpers import tiny
 from helpers.runs import lgym
-from lgym.callbacks.export import base_of, model_card
+from lgym.callbacks.adapter_export import base_of
+from lgym.callbacks.model_card import model_card
 
 CONFIG = """
 trainer: {accelerator: cpu, enable_progress_bar: false, max_epochs: 1, limit_val_batches: 0}
@@ -50,7 +51,7 @@ def test_a_local_base_is_told_by_its_name_alone(tmp_path, model_folder):
     """It is on no Hub, so the front matter names none, and the reader is told that it is a folder."""
     folder = exported(tmp_path, model_folder)
     front, text = card(folder)
-    assert front == {"library_name": "peft"}
+    assert front == {"library_name": "peft", "tags": ["reinforcement-learning", "lgym", "Echo-v0"]}
     assert "A LoRA adapter trained with lgym by PPO on `Echo-v0`." in text
     assert f"`{model_folder.name}`, a local folder" in text
     assert "PeftModel.from_pretrained" in text
@@ -79,11 +80,71 @@ def test_a_hub_id_is_the_base(tmp_path):
     assert base_of("somebody/their-model") == ("somebody/their-model", True)
     assert base_of(str(tmp_path)) == (tmp_path.name, False)
     assert base_of(f"{tmp_path}/") == (tmp_path.name, False)
-    text = model_card("somebody/their-model", True, "", "GRPO", "Letter-v0", adapter=True)
-    assert yaml.safe_load(text.split("---\n")[1]) == {
-        "base_model": "somebody/their-model",
-        "library_name": "peft",
-    }
-    assert 'AutoModelForCausalLM.from_pretrained("somebody/their-model")' in text
-    assert "by GRPO on `Letter-v0`" in text
+
+
+RUN = {
+    "algorithm": "GRPO",
+    "env": "Letter-v0",
+    "env_kwargs": {"length": 2},
+    "system_prompt": "Say the letter.",
+    "eval_episodes": 50,
+    "reference_returns": {"random": 0.25},
+    "sessions": [
+        {
+            "command": "lgym fit --config /home/me/letters.yaml --trainer.default_root_dir=~/secret/runs runs/b.yaml",
+            "commit": "abc+",
+            "machine": "a CPU, 2 cores, 2 threads",
+            "versions": {"lgym": "0.2.0"},
+        }
+    ],
+    "rollouts": 7,
+    "turns": 7000,
+    "initial_results": {"val_sampled/return_mean": 0.1, "val_sampled/return_ci95": 0.01},
+    "results": {
+        "val_sampled/return_mean": 0.9,
+        "val_sampled/return_std": 0.3,
+        "val_sampled/return_ci95": 0.083,
+    },
+}
+
+
+def test_the_card_says_what_was_reached_and_how():
+    """The front matter is the Hub's, as its leaderboards of reinforcement learning read it."""
+    text = model_card(
+        RUN, base="somebody/their-model", on_hub=True, where="", what="An adapter", library="peft", load="so"
+    )
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["base_model"] == "somebody/their-model"
+    assert front["library_name"] == "peft"
+    assert front["tags"] == ["reinforcement-learning", "lgym", "Letter-v0"]
+    (result,) = front["model-index"][0]["results"]
+    assert front["model-index"][0]["name"] == "GRPO"
+    assert result["dataset"]["name"] == "Letter-v0"
+    assert result["metrics"][0]["value"] == "0.90 +/- 0.30"
+    assert "by GRPO on `Letter-v0` (length: 2)" in text
+    assert "| this one, sampled | 0.1000 ± 0.0100 | 0.9000 ± 0.0830 |" in text
+    assert "| random |  | 0.2500 |" in text
+    assert "50 episodes" in text
+    assert "lgym fit --config letters.yaml --trainer.default_root_dir=runs runs/b.yaml" in text
+    assert "7 rollouts, 7,000 turns; a CPU, 2 cores, 2 threads; lgym 0.2.0, commit abc+" in text
+    assert "Say the letter." in text
     assert "local" not in text
+
+
+def test_a_card_of_an_unknown_run_says_less():
+    text = model_card({}, base="base", on_hub=False, where="", what="An adapter", library="peft", load="so")
+    assert yaml.safe_load(text.split("---\n")[1]) == {
+        "library_name": "peft",
+        "tags": ["reinforcement-learning", "lgym"],
+    }
+    assert "## " not in text
+
+
+def test_the_card_of_a_run_has_its_results(tmp_path, model_folder):
+    lgym("fit", tmp_path, model_folder)
+    front, text = card(tmp_path / "version_0" / "adapter")
+    greedy, sampled = front["model-index"][0]["results"][0]["metrics"]
+    assert (greedy["name"], sampled["name"]) == ("mean_reward (greedy)", "mean_reward (sampled)")
+    assert "| this one, greedy | 0." in text
+    assert "Say the word." in text
+    assert "2 rollouts, 64 turns" in text

@@ -1,0 +1,46 @@
+"""A base model with its adapter added to its weights."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from lgym.models.wrap import load_model_and_tokenizer
+from lgym.types import ConfigError
+
+
+def load_merged(base: str, adapter: Path) -> tuple[PreTrainedModel, Any]:
+    """Loads a base in fp32 and adds an adapter to its weights.
+
+    W + alpha / r B A for each layer with an adapter ("LoRA", Hu et al. 2021, arXiv:2106.09685, section 4.1).
+
+    Args:
+        base: a registry name, Hub id, folder or GGUF file, as `llm.model`. Of a model that was trained whole
+            it is not needed.
+        adapter: the folder that `fit` exported, with an adapter or with a whole model.
+
+    Returns:
+        The model, and the tokenizer that it was trained with.
+
+    Raises:
+        ConfigError: if the folder has neither, or its adapter does not fit the base.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(adapter)
+    if (adapter / "config.json").exists():
+        return AutoModelForCausalLM.from_pretrained(adapter, dtype=torch.float32), tokenizer
+    if not (adapter / "adapter_config.json").exists():
+        raise ConfigError(
+            f"{adapter} holds neither an adapter (adapter_config.json) nor a model (config.json): give the "
+            "folder `adapter` of a run of `lgym fit`."
+        )
+    model, _ = load_model_and_tokenizer(base, dtype=torch.float32)
+    try:
+        return PeftModel.from_pretrained(model, adapter).merge_and_unload(), tokenizer
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"The adapter in {adapter} does not fit {base}: {reason} Give the model that it was trained on "
+            "by --base."
+        ) from error
