@@ -88,7 +88,7 @@ def base_of(model: str) -> tuple[str, bool]:
 
 
 def whereabouts(on_hub: bool, package: str | None) -> str:
-    """What is to be said of a base model that is not the Hub's own."""
+    """A few words on a base model that is not the Hub's own."""
     if package is not None:
         return f", with the rounded weights of the Python package {package}"
     return "" if on_hub else ", a local folder of whoever trained it"

@@ -44,7 +44,7 @@ class Provenance(L.Callback):
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What a run's folder says of it; nothing, where it has no `run.json`."""
+    """The record in a run's folder; empty where it has no `run.json`."""
     file = folder / RUN_FILE
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return known

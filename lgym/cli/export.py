@@ -38,7 +38,7 @@ LIBRARY = {"merged": "transformers", "gguf": "gguf", "gguf-adapter": "gguf"}
 
 @dataclass
 class Export:
-    """What is exported, and where to.
+    """A trained agent, and the folder that it is exported to.
 
     Attributes:
         adapter: the folder that `fit` exported.
@@ -115,7 +115,7 @@ FORMATS: dict[str, Callable[[Export], Path]] = {
 
 
 def modelfile(model: str, run: Mapping[str, Any]) -> str:
-    """What Ollama needs to know: the file, the temperature that it was trained at, the system prompt."""
+    """Ollama's description of the model: its file, the temperature that it was trained at, the system prompt."""
     lines = [f"FROM ./{model}", "PARAMETER temperature 1"]
     if run.get("system_prompt"):
         lines.append('SYSTEM """' + run["system_prompt"].replace('"""', "'''") + '"""')
@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def find(run: Path, base: str | None, kind: str, out: Path | None) -> Export:
-    """What a command line means.
+    """The export of a run's folder.
 
     Raises:
         ConfigError: if there is no adapter, or it is not known what it belongs to.

@@ -24,7 +24,7 @@ SUFFIXES = (".weight", ".bias")
 
 
 class TensorLayout:
-    """Where the tensors of a model go.
+    """Names and order of a model's tensors.
 
     Args:
         config: the model's.
