@@ -15,23 +15,40 @@ from lgym.terminal import say
 from lgym.types import Episode
 
 CELL = 4000  # characters of one text in TensorBoard
+EPISODES_FILE = "episodes.jsonl"
 
 
 @dataclass(eq=False)
 class EpisodeLogger(L.Callback):
-    """Writes some episodes of a rollout to TensorBoard's text tab.
+    """Writes some episodes of a rollout to TensorBoard's text tab, and to `episodes.jsonl` in the run's
+    folder, an episode per line with the number of its rollout. Those of the last rollout are among them.
 
     Args:
         every_n_rollouts: interval; `data.log_episodes_per_rollout` is the number of episodes.
     """
 
     every_n_rollouts: int = 5
+    _logged: int = 0
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch % self.every_n_rollouts == 0:
+            self._log(trainer, trainer.current_epoch + 1)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch > self._logged:
+            self._log(trainer, trainer.current_epoch)
+
+    def _log(self, trainer: L.Trainer, rollout: int) -> None:
+        self._logged = rollout
         episodes = getattr(trainer.datamodule, "transcripts", ())  # type: ignore[attr-defined]
-        due = trainer.current_epoch % self.every_n_rollouts == 0
-        if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
+        if not episodes or not trainer.is_global_zero:
+            return
+        if isinstance(trainer.logger, TensorBoardLogger):
             trainer.logger.experiment.add_text("transcripts", as_markdown(episodes), trainer.global_step)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / EPISODES_FILE).open("a", encoding="utf-8") as file:
+            file.writelines(as_json({"rollout": rollout, **asdict(episode)}) + "\n" for episode in episodes)
 
 
 class TranscriptWriter(L.Callback):

@@ -39,6 +39,7 @@ from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_options
 from lgym.cli.new import changed
+from lgym.cli.report import REPORT, write_report
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
 from lgym.cli.yaml_keys import refuse_duplicate_keys, yaml_of
@@ -47,6 +48,7 @@ from lgym.models import LLMConfig
 from lgym.models.devices import available_accelerator, multiplies_bf16
 from lgym.models.registry import find_entry
 from lgym.modules import LLMLearner
+from lgym.terminal import say
 from lgym.types import ConfigError
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -219,7 +221,11 @@ class LgymCLI(LightningCLI):
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
 
     def after_fit(self) -> None:
-        """Ends with status 1 where a guard ended the run."""
+        """Writes the run's report. Ends with status 1 where a guard ended the run."""
+        if self.trainer.is_global_zero and isinstance(self.trainer.logger, TensorBoardLogger):
+            run = Path(self.trainer.logger.log_dir)
+            write_report([run], run / REPORT)
+            say(f"Report, to open in a browser: {run / REPORT}")
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(callback, CollapseGuard) and callback.stopped for callback in callbacks):
             distributed.leave()

@@ -115,7 +115,7 @@ FORMATS: dict[str, Callable[[Export], Path]] = {
 
 
 def modelfile(model: str, run: Mapping[str, Any]) -> str:
-    """Ollama's description of the model: its file, the temperature that it was trained at, the system prompt."""
+    """Ollama's description: the file, the temperature that it was trained at, the system prompt."""
     lines = [f"FROM ./{model}", "PARAMETER temperature 1"]
     if run.get("system_prompt"):
         lines.append('SYSTEM """' + run["system_prompt"].replace('"""', "'''") + '"""')

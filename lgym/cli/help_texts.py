@@ -15,6 +15,7 @@ COMMANDS = {
     "bench": "Run YAMLs with several seeds, and write their results as a table with pictures.",
     "export": "Write a trained agent as a merged model, a GGUF file or a GGUF adapter.",
     "push": "Upload a trained agent to the Hugging Face Hub, with its card.",
+    "report": "Write runs as one HTML file, to look at and to show.",
 }
 """Descriptions of the subcommands."""
 

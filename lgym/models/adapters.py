@@ -70,7 +70,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, quantized: bool) -> Any:
-    """Freezes a model and puts the adapter of an earlier run, or of peft, on it, to be trained without dropout.
+    """Freezes a model and puts the adapter of an earlier run, or of peft, on it, to train it without dropout.
 
     Raises:
         ConfigError: if the folder has none, or one that does not fit the model.

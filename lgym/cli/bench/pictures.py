@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from lgym.cli.bench.records import PLAYED, Curve, RunRecord
+from lgym.cli.bench.records import PLAYED, RunRecord
 from lgym.cli.bench.tables import metric_of
+from lgym.cli.run_metrics import Curve
 
 SAMPLED, ROLLOUTS = "tab:blue", "tab:gray"
 POINTS = 200

@@ -1,19 +1,15 @@
 """A finished run in figures: what its folder says, as a small JSON file that outlives the folder."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lgym.callbacks.provenance import RUN_FILE
+from lgym.cli.run_metrics import TURNS, Curve, over_turns, read_scalars
 from lgym.types import ConfigError
-
-Curve = list[tuple[float, float]]
-"""Turns that the run had learned from, and a value."""
 
 EVALUATED = (
     "val_sampled/return_mean",
@@ -29,7 +25,6 @@ EVALUATED = (
 
 PLAYED = "rollout/return_mean"
 SPENT = ("time/rollout_seconds", "time/preparation_seconds", "time/update_seconds", "time/evaluation_seconds")
-DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -79,11 +74,11 @@ def record_of(run: Path, name: str) -> RunRecord:
     subject = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
     newest = subject.pop("sessions")[-1]
     del subject["finished"]
-    metrics = scalars(run)
-    if "rollout/total_turns" not in metrics:
+    metrics = read_scalars(run)
+    if TURNS not in metrics:
         raise ConfigError(f"{run} has no metrics of a rollout in TensorBoard's files: was one finished?")
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    turns = dict(metrics["rollout/total_turns"])
+    turns = dict(metrics[TURNS])
     return RunRecord(
         name=name,
         seed=int(config["seed_everything"]),
@@ -97,32 +92,6 @@ def record_of(run: Path, name: str) -> RunRecord:
         turns=int(max(turns.values())),
         curves={tag: over_turns(metrics[tag], turns) for tag in (*EVALUATED, PLAYED) if tag in metrics},
     )
-
-
-def over_turns(entries: Sequence[tuple[int, float]], turns: dict[int, float]) -> Curve:
-    """A metric by step as a curve over turns.
-
-    Args:
-        entries: step and value, in the order of writing. Of two at one step the first was before it.
-        turns: turns of the run so far by the step at which a rollout ended.
-    """
-    before_learning = len(entries) > 1 and entries[0][0] == entries[1][0]
-    steps = [-1 if before_learning and place == 0 else step for place, (step, _) in enumerate(entries)]
-    return [
-        (turns.get(step, 0.0), float(f"{value:.{DIGITS}g}"))
-        for step, (_, value) in zip(steps, entries, strict=True)
-    ]
-
-
-def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Step and value of each entry of each metric in TensorBoard's files, in the order of writing. (They are
-    read by name, which puts the tenth file of one second before its ninth.)"""
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
-    events.Reload()
-    return {
-        tag: [(e.step, e.value) for e in sorted(events.Scalars(tag), key=lambda entry: entry.wall_time)]
-        for tag in events.Tags()["scalars"]
-    }
 
 
 def write(record: RunRecord, folder: Path) -> Path:

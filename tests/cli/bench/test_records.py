@@ -9,7 +9,8 @@ import pytest
 
 from helpers.records import RECORD
 from helpers.runs import lgym, scalars
-from lgym.cli.bench.records import over_turns, read_all, record_of, write
+from lgym.cli.bench.records import read_all, record_of, write
+from lgym.cli.run_metrics import over_turns
 from lgym.types import ConfigError
 
 
