@@ -12,7 +12,7 @@ import lgym
 ROOT = Path(lgym.__file__).parent
 FLOORS = [
     {"functional", "rollout", "distributed", "types", "cache", "plain_text", "math_libraries", "phases"},
-    {"batch", "transitions", "terminal"},
+    {"batch", "transitions", "terminal", "pretrained"},
     {"models", "agents", "envs", "memory"},
     {"policies"},
     {"modules", "data"},
@@ -21,7 +21,17 @@ FLOORS = [
 ]
 """From the ground up. Parts on one floor do not import each other, but for the torch-free ones below."""
 
-TORCH_FREE = {"types", "cache", "plain_text", "math_libraries", "phases", "agents", "envs", "memory"}
+TORCH_FREE = {
+    "types",
+    "cache",
+    "plain_text",
+    "math_libraries",
+    "phases",
+    "pretrained",
+    "agents",
+    "envs",
+    "memory",
+}
 MAY_MEET = [{"agents", "envs"}, {"agents", "memory"}]
 LEARNING = {"modules", "policies", "models"}
 PLAYING = {"data", "agents", "envs", "memory"}

@@ -5,8 +5,6 @@ from lgym.cli.library_noise import silence_libraries  # before libraries are imp
 # isort: split
 import os
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from lgym.callbacks import (
     TranscriptWriter,
     follow_first_process,
 )
+from lgym.callbacks.provenance import RUN_FILE
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_options
@@ -42,7 +41,8 @@ from lgym.cli.new import changed
 from lgym.cli.report import REPORT, write_report
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
-from lgym.cli.yaml_keys import refuse_duplicate_keys, yaml_of
+from lgym.cli.words import written_out
+from lgym.cli.yaml_keys import refuse_duplicate_keys
 from lgym.data import RolloutDataModule
 from lgym.models import LLMConfig
 from lgym.models.devices import available_accelerator, multiplies_bf16
@@ -62,8 +62,6 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "max_epochs": 40,
     "num_sanity_val_steps": -1,
 }
-
-DEFAULT_MODEL = "lgym.modules.PPO"
 
 READ_ONLY_TRAINER: dict[str, Any] = {
     "logger": False,
@@ -222,8 +220,9 @@ class LgymCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Writes the run's report. Ends with status 1 where a guard ended the run."""
-        if self.trainer.is_global_zero and isinstance(self.trainer.logger, TensorBoardLogger):
-            run = Path(self.trainer.logger.log_dir)
+        logger = self.trainer.logger
+        run = Path(logger.log_dir) if isinstance(logger, TensorBoardLogger) else None
+        if self.trainer.is_global_zero and run is not None and (run / RUN_FILE).exists():
             write_report([run], run / REPORT)
             say(f"Report, to open in a browser: {run / REPORT}")
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
@@ -249,32 +248,6 @@ class LgymCLI(LightningCLI):
             sys.exit(1)
 
 
-def written_out(args: Sequence[str]) -> list[str]:
-    """The command line with the environment of `lgym new ENV_ID` as an option, and with PPO as the model
-    where no class is given.
-
-    (A default of the parser would leave PPO's settings behind where another class is named.)
-    """
-    words = list(args)
-    if len(words) > 1 and words[0] == "new" and not words[1].startswith("-"):
-        words.insert(1, "--data.env")
-    command = bool(words) and words[0] in LgymCLI.subcommands() and not {"-h", "--help"} & set(words)
-    if command and not names_model(words):
-        words.insert(1, f"--model={DEFAULT_MODEL}")
-    return words
-
-
-def names_model(words: Sequence[str]) -> bool:
-    """Check if a command line, or a file that it names, has a class for the model."""
-    named = [name.partition("=") for name in words]
-    if any(name in ("--model", "--model.class_path") for name, _, _ in named):
-        return True
-    files = [value for name, _, value in named if name in ("--config", "-c") and value]
-    files += [after for word, after in pairwise(words) if word in ("--config", "-c")]
-    settings = [yaml_of(Path(file)) for file in files]
-    return any("class_path" in (setting.get("model") or {}) for setting in settings)
-
-
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
 
@@ -289,7 +262,7 @@ def run(args: list[str] | None = None) -> None:
     silence_libraries()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
-    if args is None:
-        sys.argv[1:] = written_out(sys.argv[1:])
     with errors_as_messages():
-        LgymCLI(args if args is None else written_out(args))
+        if args is None:
+            sys.argv[1:] = written_out(sys.argv[1:], LgymCLI.subcommands())
+        LgymCLI(args if args is None else written_out(args, LgymCLI.subcommands()))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
@@ -69,17 +69,13 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, 
         ) from error
 
 
-def load_adapter(model: PreTrainedModel, folder: Path, *, quantized: bool) -> Any:
+def load_adapter(model: PreTrainedModel, folder: Path, lora: LoraSettings, *, quantized: bool) -> Any:
     """Freezes a model and puts the adapter of an earlier run, or of peft, on it, to train it without dropout.
 
     Raises:
-        ConfigError: if the folder has none, or one that does not fit the model.
+        ConfigError: if it does not fit the model, or is another one than the settings say.
     """
-    if not (folder / "adapter_config.json").is_file():
-        raise ConfigError(
-            f"llm.adapter {folder} holds no adapter (adapter_config.json): give the folder `adapter` of a "
-            "run of `lgym fit`, or one of peft's. A model that was trained whole is `llm.model`."
-        )
+    _require_agreement(folder, PeftConfig.from_pretrained(str(folder)), lora)
     if quantized:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:
@@ -93,6 +89,25 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, quantized: bool) -> An
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     return adapted
+
+
+def _require_agreement(folder: Path, saved: Any, lora: LoraSettings) -> None:
+    blocks = getattr(saved, "layers_to_transform", None)
+    both = {
+        "r": (lora.r, getattr(saved, "r", None)),
+        "alpha": (lora.alpha, getattr(saved, "lora_alpha", None)),
+        "last_blocks": (
+            lora.last_blocks if isinstance(lora.last_blocks, int) else None,
+            None if blocks is None else len(blocks),
+        ),
+        "dropout": (lora.dropout or None, None),
+    }
+    for name, (given, own) in both.items():
+        if given is not None and given != own:
+            raise ConfigError(
+                f"llm.lora.{name} is {given}, and the adapter in {folder} has {own}: it keeps its own. Leave "
+                f"llm.lora.{name} out, or llm.adapter."
+            )
 
 
 def load_value_head(head: nn.Module | None, folder: Path) -> None:

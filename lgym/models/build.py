@@ -22,6 +22,7 @@ from lgym.models.kernels.int8_linear import quantize_linear_layers
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.layout import select_layout
 from lgym.models.registry import REGISTRY, ModelEntry, converted_folder, find_entry
+from lgym.pretrained import adapter_folder
 from lgym.types import ConfigError
 
 # For models without a chat template: a line `User: ...` per message, then `Assistant:` and a new line.
@@ -76,8 +77,9 @@ def assemble_llm(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     quantized = config.quantization in BITSANDBYTES_BITS
-    if config.adapter is not None:
-        model = load_adapter(model, Path(config.adapter), quantized=quantized)
+    adapter = None if config.adapter is None else adapter_folder(config.adapter)
+    if adapter is not None and config.lora is not None:
+        model = load_adapter(model, adapter, config.lora, quantized=quantized)
     elif config.lora is not None:
         model = add_adapters(model, config.lora, entry, quantized=quantized)
     if hasattr(model, "peft_config"):
@@ -91,8 +93,8 @@ def assemble_llm(
         value_hidden_size=config.value_hidden_size if value_head else None,
         use_cache=not config.gradient_checkpointing,  # transformers has no KV cache while checkpointing
     )
-    if config.adapter is not None and value_head:
-        load_value_head(llm.value_head, Path(config.adapter))
+    if adapter is not None:
+        load_value_head(llm.value_head, adapter)
     select_layout(llm, config.hidden_cache_mb * 10**6)
     _warn_of_window(llm)
     return llm

@@ -60,9 +60,9 @@ class LLMConfig:
         model: a registry name (such as smollm2-135m-instruct), a folder, a GGUF file (which is converted
             once), or a model id of the Hugging Face Hub.
         lora: adapters on the frozen model; null trains every weight.
-        adapter: folder of an adapter to go on from, as `fit` exports it or peft writes it; its value head
-            too, where one of the same width lies beside it. Its rank and layers are those of its own, so
-            that of `lora` nothing can be given.
+        adapter: an adapter to go on from: its folder, as `fit` exports it or peft writes it, or the name of
+            an agent that comes with lgym. Its value head too, where one of the same width lies beside it.
+            What is given of `lora` has to be what it has.
         quantization: quantize the frozen weights, for which the model needs adapters: int8 computes their
             products in whole numbers, faster than in bf16 and rounded to 1 % of a row's largest; 4bit and
             8bit save memory, with bitsandbytes.
@@ -90,10 +90,9 @@ class LLMConfig:
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        if self.adapter is not None and self.lora not in (LoraSettings(), LoraSettings(last_blocks=None)):
+        if self.adapter is not None and self.lora is None:
             raise ConfigError(
-                f"llm.adapter is {self.adapter} and llm.lora is {self.lora}: an adapter brings its own rank, "
-                "scale and layers. Leave llm.lora out, or llm.adapter."
+                f"llm.adapter is {self.adapter}, and `lora: null` trains every weight: leave one of them out."
             )
         if self.quantization is not None and self.lora is None:
             raise ConfigError(

@@ -13,8 +13,9 @@ from helpers import spaces  # noqa: F401  (registers environments)
 from helpers.runs import scalars
 from lgym.agents import GeneralAgent
 from lgym.cli import main
-from lgym.cli.command_line import DEFAULT_MODEL, written_out
+from lgym.cli.command_line import LgymCLI
 from lgym.cli.new import changed, horizon
+from lgym.cli.words import DEFAULT_MODEL, written_out
 from lgym.data import RolloutDataModule
 from lgym.envs import make_env
 from lgym.modules import LossConfig
@@ -208,7 +209,7 @@ def test_the_agents_file_reads_alike(env, settings, model_folder, monkeypatch):
 )
 def test_the_environment_may_stand_alone(args, expected):
     """Catches an id that is taken for an option of another command."""
-    assert written_out(args) == expected
+    assert written_out(args, LgymCLI.subcommands()) == expected
 
 
 @pytest.mark.parametrize(

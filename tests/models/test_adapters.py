@@ -71,9 +71,7 @@ def test_an_adapter_of_peft_is_trained_without_its_dropout(model_folder, tmp_pat
 
 
 def test_what_does_not_fit_is_refused(run, model_folder, tmp_path):
-    with pytest.raises(ConfigError, match="brings its own rank"):
-        LLMConfig("tiny", adapter="somewhere", lora=LoraSettings(r=4))
-    with pytest.raises(ConfigError, match="brings its own rank"):
+    with pytest.raises(ConfigError, match="`lora: null` trains every weight"):
         LLMConfig("tiny", adapter="somewhere", lora=None)
     with pytest.raises(ConfigError, match="holds no adapter"):
         built(model_folder, adapter=str(tmp_path))
@@ -81,3 +79,19 @@ def test_what_does_not_fit_is_refused(run, model_folder, tmp_path):
     tiny.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="does not fit this model"):
         built(tmp_path, adapter=str(run / "adapter"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"r": 8}, "llm.lora.r is 8, and the adapter in .* has 4"),
+        ({"alpha": 2}, "llm.lora.alpha is 2, and the adapter in .* has 8"),
+        ({"last_blocks": 1}, "llm.lora.last_blocks is 1, and the adapter in .* has 2"),
+        ({"dropout": 0.5}, "llm.lora.dropout is 0.5"),
+    ],
+)
+def test_settings_of_another_adapter_are_refused(settings, said, run, model_folder):
+    """Those of a run's own YAML are the same, and pass."""
+    built(model_folder, adapter=str(run / "adapter"), lora=LoraSettings(r=4, alpha=8, last_blocks=2))
+    with pytest.raises(ConfigError, match=said):
+        built(model_folder, adapter=str(run / "adapter"), lora=LoraSettings(**settings))
