@@ -48,8 +48,8 @@ RUNS = {}
 not."""
 
 for _words in sorted(map(shlex.split, commands(README)), key=len, reverse=True):
-    if not ENDS & set(_words):
-        _named = "--config" if "--config" in _words else "--data.env"
+    _named = next((option for option in ("--config", "--data.env") if option in _words), None)
+    if _named is not None and not ENDS & set(_words):
         RUNS[_words[0], _words[_words.index(_named) + 1], "--ckpt_path" in _words] = _words
 
 OTHERS = {command for page in PAGES for command in commands(page)} - set(map(shlex.join, RUNS.values()))

@@ -22,20 +22,22 @@ def load_merged(base: str, adapter: Path) -> tuple[PreTrainedModel, Any]:
         adapter: the folder that `fit` exported, with an adapter or with a whole model.
 
     Returns:
-        The model, and the tokenizer that it was trained with.
+        The model, and the tokenizer that it was trained with: the folder's, or else the base's.
 
     Raises:
         ConfigError: if the folder has neither, or its adapter does not fit the base.
     """
-    tokenizer = AutoTokenizer.from_pretrained(adapter)
     if (adapter / "config.json").exists():
-        return AutoModelForCausalLM.from_pretrained(adapter, dtype=torch.float32), tokenizer
+        whole = AutoModelForCausalLM.from_pretrained(adapter, dtype=torch.float32)
+        return whole, AutoTokenizer.from_pretrained(adapter)
     if not (adapter / "adapter_config.json").exists():
         raise ConfigError(
             f"{adapter} holds neither an adapter (adapter_config.json) nor a model (config.json): give the "
             "folder `adapter` of a run of `lgym fit`."
         )
-    model, _ = load_model_and_tokenizer(base, dtype=torch.float32)
+    model, tokenizer = load_model_and_tokenizer(base, dtype=torch.float32)
+    if (adapter / "tokenizer_config.json").exists():
+        tokenizer = AutoTokenizer.from_pretrained(adapter)
     try:
         return PeftModel.from_pretrained(model, adapter).merge_and_unload(), tokenizer
     except (ValueError, RuntimeError) as error:
