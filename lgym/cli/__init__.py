@@ -1,5 +1,5 @@
-"""The command line: `lgym fit | validate | test | predict | check | new | play --config FILE [--any.option
-VALUE ...]`, and `lgym bench | export | push | report`.
+"""The command line: `lgym fit | validate | test | predict | check | new | play | serve --config FILE
+[--any.option VALUE ...]`, and `lgym bench | export | push | report`.
 
 Importing it is cheap: torch and Lightning, which take seconds, are loaded for a command, not for its `--help`
 list.

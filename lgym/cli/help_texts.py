@@ -12,6 +12,7 @@ COMMANDS = {
     "takes. Within a minute.",
     "new": "Write a complete YAML for an environment: lgym new ENV_ID.",
     "play": "Watch the agent play in the terminal, or play yourself.",
+    "serve": "Serve the agent over HTTP, with a page to watch and play in the browser.",
     "bench": "Run YAMLs with several seeds, and write their results as a table with pictures.",
     "export": "Write a trained agent as a merged model, a GGUF file or a GGUF adapter.",
     "push": "Upload a trained agent to the Hugging Face Hub, with its card.",

@@ -16,6 +16,7 @@ from lgym.cli.check.time_budget import TimeBudget
 from lgym.cli.new import write_new
 from lgym.cli.play import PlayOptions, play_yourself, watch
 from lgym.cli.runs import run_folder
+from lgym.cli.serve import ServeOptions, serve
 from lgym.data import RolloutDataModule
 from lgym.modules import LLMLearner
 from lgym.terminal import say
@@ -149,6 +150,36 @@ class LgymTrainer(Trainer):
             play_yourself(datamodule, options)
         else:
             self._with_model(lambda: watch(datamodule, model, options), model, datamodule, ckpt_path)
+
+    def serve(
+        self,
+        model: LLMLearner,
+        datamodule: RolloutDataModule,
+        ckpt_path: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        max_batch: int = 64,
+        max_bytes: int = 1_000_000,
+        timeout: float = 60.0,
+        max_episodes: int = 16,
+    ) -> None:
+        """Serve the agent over HTTP, with a page to watch and play in the browser.
+
+        Args:
+            model: the run's module.
+            datamodule: the run's data.
+            ckpt_path: the checkpoint that acts: a file, or `last`; without one the untrained model.
+            host: the address to bind to; others than this machine's own need a token.
+            port: the port.
+            token: what requests have to bring as `Authorization: Bearer TOKEN`; null asks for none.
+            max_batch: inputs of a request, and prompts that are answered together.
+            max_bytes: size of a request.
+            timeout: seconds after which a request is given up.
+            max_episodes: episodes of the page that are kept.
+        """
+        options = ServeOptions(host, port, token, max_batch, max_bytes, timeout, max_episodes)
+        self._with_model(lambda: serve(datamodule, model, options), model, datamodule, ckpt_path)
 
     def _with_model(
         self,

@@ -8,7 +8,7 @@ from lgym.cli.yaml_keys import yaml_of
 from lgym.pretrained import agent_options
 
 DEFAULT_MODEL = "lgym.modules.PPO"
-PLAYING = {"validate", "test", "predict", "check", "play"}
+PLAYING = {"validate", "test", "predict", "check", "play", "serve"}
 """Subcommands that take an agent by its name."""
 
 
