@@ -45,5 +45,4 @@ class TwinLearner(ReplayLearner, ABC):
         losses = [huber_loss(values / std, targets / std, delta=self.huber_delta).mean() for values in chosen]
         mean = (chosen[0] + chosen[1]) / 2
         metrics = {"q/mean": mean.mean(), "q/td_error": (mean - targets).abs().mean() / std}
-        metrics = {"q/mean": mean.mean(), "q/td_error": (mean - targets).abs().mean() / std}
         return (losses[0] + losses[1]) / 2, metrics
