@@ -1,5 +1,5 @@
 """The command line: `lgym fit | validate | test | predict | check | new | play | serve --config FILE
-[--any.option VALUE ...]`, and `lgym bench | export | push | report`.
+[--any.option VALUE ...]`, and `lgym bench | export | push | report | sweep`.
 
 Importing it is cheap: torch and Lightning, which take seconds, are loaded for a command, not for its `--help`
 list.
@@ -13,7 +13,7 @@ from typing import Any
 from lgym.cli.help_texts import print_commands
 
 COMMAND_LINE = "lgym.cli.command_line"
-PROGRAMS = {name: f"lgym.cli.{name}" for name in ("bench", "export", "push", "report")}
+PROGRAMS = {name: f"lgym.cli.{name}" for name in ("bench", "export", "push", "report", "sweep")}
 """Commands about runs, whose options are no run's: each a module with a `main`."""
 
 

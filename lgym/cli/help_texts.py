@@ -17,6 +17,7 @@ COMMANDS = {
     "export": "Write a trained agent as a merged model, a GGUF file or a GGUF adapter.",
     "push": "Upload a trained agent to the Hugging Face Hub, with its card.",
     "report": "Write runs as one HTML file, to look at and to show.",
+    "sweep": "Search for better settings, by Optuna.",
 }
 """Descriptions of the subcommands."""
 
