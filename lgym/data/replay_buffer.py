@@ -13,7 +13,7 @@ from lgym.types import ConfigError
 
 
 class ReplayBuffer:
-    """The newest transitions, drawn uniformly; every distinct prompt is kept once.
+    """The newest transitions, drawn at random; every distinct prompt is kept once.
 
     "Playing Atari with Deep Reinforcement Learning", Mnih et al. 2013, arXiv:1312.5602.
 
@@ -22,6 +22,10 @@ class ReplayBuffer:
         minibatch_size: transitions of a minibatch. Each of their distinct prompts is computed once.
         updates_per_rollout: minibatches, and so optimizer steps, behind each rollout.
         learning_starts: transitions to hold before the first step.
+        balanced: draw every pair of a prompt and a choice equally often, however often it was met, as value
+            iteration sweeps over them. A reward that one choice in a hundred is paid is so learned from as
+            often as what never is. For environments whose prompts come again; false draws transitions
+            equally often.
     """
 
     def __init__(
@@ -30,6 +34,7 @@ class ReplayBuffer:
         minibatch_size: int = 256,
         updates_per_rollout: int = 24,
         learning_starts: int = 1000,
+        balanced: bool = False,
     ) -> None:
         counts = {
             "capacity": capacity,
@@ -50,6 +55,7 @@ class ReplayBuffer:
         self.minibatch_size = minibatch_size
         self.updates_per_rollout = updates_per_rollout
         self.learning_starts = learning_starts
+        self.balanced = balanced
         self._prompts: dict[Prompt, int] = {}  # in the order of their numbers
         self._columns: dict[str, Tensor] = {}  # [n] each, the oldest first
 
@@ -75,7 +81,14 @@ class ReplayBuffer:
 
     def sample(self, rng: np.random.Generator) -> TransitionBatch:
         """A minibatch, drawn with replacement."""
-        return self._batch().select(torch.from_numpy(rng.integers(len(self), size=self.minibatch_size)))
+        if not self.balanced:
+            rows = rng.integers(len(self), size=self.minibatch_size)
+        else:
+            pairs = torch.stack([self._columns["prompt_index"], self._columns["choices"]])
+            _, number, counts = pairs.unique(dim=1, return_inverse=True, return_counts=True)
+            weights = (1.0 / (len(counts) * counts[number].double())).numpy()
+            rows = rng.choice(len(self), size=self.minibatch_size, p=weights / weights.sum())
+        return self._batch().select(torch.from_numpy(rows))
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions and their prompts; tensors, plain numbers and texts."""

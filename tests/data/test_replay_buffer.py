@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,24 @@ def test_a_minibatch_is_drawn_from_all():
         assert len(minibatch.prompts) <= 4
         counts += torch.bincount(minibatch.rewards.long(), minlength=4)
     assert float((counts / 6400 - 0.25).abs().max()) < 0.03
+
+
+def test_balanced_it_draws_every_pair_of_prompt_and_choice_equally_often():
+    """Four pairs, one of them met 97 times in 100: each is a quarter of what is drawn; of the same pair both
+    outcomes are. Plain, that one is nearly all of it."""
+    often, once = chain(0, 1), chain(1, 3)
+    shares = {}
+    for balanced in (False, True):
+        buffer = ReplayBuffer(capacity=4000, minibatch_size=4000, learning_starts=1, balanced=balanced)
+        for reward in (0.5, *[0.0] * 96):
+            buffer.add(replace(often, rewards=torch.tensor([reward])))
+        buffer.add(once)
+        batch = buffer.sample(np.random.default_rng(0))
+        states = torch.tensor([batch.prompts[i].token_ids[0] - 60 for i in batch.prompt_index.tolist()])
+        shares[balanced] = [float((states == state).float().mean()) for state in range(4)]
+        assert set(batch.rewards[states == 0].tolist()) == {0.0, 0.5}
+    assert shares[False][0] > 0.95
+    assert shares[True] == pytest.approx([0.25] * 4, abs=0.03)
 
 
 def test_a_checkpoint_holds_it_exactly():
