@@ -28,6 +28,7 @@ HEADER = (
 )
 SUCCESS = {"sampled": "val_sampled/success_rate", "greedy": "val_greedy/success_rate"}
 EXACT = ("blackjack", "maze")
+UNTRAINED = "val_sampled/return_mean"
 
 
 def groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
@@ -54,7 +55,7 @@ def row(seeds: Sequence[RunRecord]) -> tuple[str, ...]:
         f"{subject['env']}{kwargs}",
         f"{subject['algorithm']}, {subject['policy']}",
         ", ".join(str(record.seed) for record in seeds),
-        estimate(seeds, metric_of(seeds, "sampled"), RunRecord.first),
+        estimate(seeds, UNTRAINED, RunRecord.first),
         result(seeds, "sampled"),
         result(seeds, "greedy"),
         number(returns["random"]) if "random" in returns else "",

@@ -15,10 +15,11 @@ from helpers.records import RECORD
 from lgym.cli import main
 from lgym.cli.bench import Run, plan
 from lgym.cli.bench.pictures import learning_curves, mean_curve
-from lgym.cli.bench.records import write
-from lgym.cli.bench.tables import BEGIN, END, HEADER, row, table, with_table
+from lgym.cli.bench.records import read_all, write
+from lgym.cli.bench.tables import BEGIN, END, HEADER, groups, row, table, with_table
 from lgym.types import ConfigError
 
+DOCS = Path(__file__).parents[3] / "docs"
 EMPTY = f"# Results\n\n{BEGIN}\n{END}\n\nMore.\n"
 MORE_SEEDS = [
     replace(RECORD, seed=n, minutes=n, commit="def",
@@ -136,6 +137,17 @@ def test_without_yamls_the_page_is_written_from_the_records(tmp_path, capsys):
     assert table(MORE_SEEDS) in bench(tmp_path)
     assert (tmp_path / "curves" / "lake.png").stat().st_size > 5000
     assert "5 runs in" in capsys.readouterr().out
+
+
+def test_the_page_of_results_agrees_with_the_records():
+    """A figure that was typed, or a record that was added without the page."""
+    page = DOCS / "results.md"
+    records = read_all(DOCS / "records")
+    assert records
+    assert with_table(page.read_text(encoding="utf-8"), records, page) == page.read_text(encoding="utf-8")
+    assert {f"{seeds[0].name}.png" for seeds in groups(records)} == {
+        f.name for f in (DOCS / "curves").iterdir()
+    }
 
 
 @pytest.mark.slow
