@@ -92,6 +92,19 @@ def test_an_unknown_name_is_told_with_those_that_there_are(box, capsys):
         main(["play", "nobody"])
 
 
+def test_the_documentations_table_is_that_of_the_cards():
+    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
+    for name in pretrained.names():
+        card = json.loads((pretrained.ROOT / name / "run.json").read_text())
+        figures = [
+            f"{card['results'][f'val_{mode}/return_mean']:.4f} ± {card['results'][f'val_{mode}/return_ci95']:.4f}"
+            for mode in ("sampled", "greedy")
+        ]
+        optimal = card["reference_returns"].get("optimal")
+        cells = [f"`{name}`", card["env"], *figures, "" if optimal is None else f"{optimal:.4f}"]
+        assert f"| {' | '.join(cells)} |" in page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pretrained.names())
 def test_every_agent_reaches_its_card(name, tmp_path):
