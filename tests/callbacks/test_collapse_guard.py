@@ -137,6 +137,7 @@ def test_it_goes_back_to_the_best_validated_weights_exactly(tmp_path, model_fold
         assert all(
             not torch.equal(tensor, seen[other]["weights"][name])
             for name, tensor in seen[0]["weights"].items()
+            if not name.endswith((".mean", ".std"))  # of returns, which may be those of another rollout
         )
         assert seen[other]["optimizer"][0]["step"] > seen[0]["optimizer"][0]["step"]
         assert not torch.equal(seen[other]["rng"]["torch"], seen[0]["rng"]["torch"])
