@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from lgym.callbacks.best_checkpoint import BEST, CHECKPOINTS, LAST
+from lgym.callbacks.provenance import RUN_FILE
 from lgym.types import ConfigError
 
 
@@ -38,6 +39,12 @@ def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
             "trainer.default_root_dir, or start without --ckpt_path."
         )
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
+
+
+def newest_run(root: Path) -> Path | None:
+    """The folder of the newest run of `fit` under `root`; `None` where there is none."""
+    folders = (file.parent for file in root.glob(f"version_*/{RUN_FILE}"))
+    return max(folders, key=lambda run: run.stat().st_mtime, default=None)
 
 
 def run_of(checkpoint: Path, root: Path) -> str | None:

@@ -8,17 +8,17 @@ written anew from the records that are there.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lgym.callbacks.provenance import RUN_FILE
+from lgym.callbacks.provenance import read_run
 from lgym.cli.bench import records
 from lgym.cli.bench.pictures import draw
 from lgym.cli.bench.tables import groups, with_table
+from lgym.cli.runs import newest_run
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -46,16 +46,10 @@ class Run:
         return ["fit", *own, "--trainer.default_root_dir", str(self.root), "--ckpt_path", "auto"]
 
     @property
-    def folder(self) -> Path | None:
-        """The newest run's, if there is one."""
-        folders = self.root.glob(f"version_*/{RUN_FILE}")
-        return max((file.parent for file in folders), key=lambda run: run.stat().st_mtime, default=None)
-
-    @property
     def is_finished(self) -> bool:
         """True if it came to its end."""
-        folder = self.folder
-        return folder is not None and json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["finished"]
+        folder = newest_run(self.root)
+        return folder is not None and read_run(folder)["finished"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,8 +111,9 @@ def main(words: Sequence[str]) -> None:
     finished = 0
     try:
         for run in carry_out(runs):
-            assert run.folder is not None
-            records.write(records.record_of(run.folder, run.config.stem), arguments.records)
+            folder = newest_run(run.root)
+            assert folder is not None
+            records.write(records.record_of(folder, run.config.stem), arguments.records)
             finished += 1
     except KeyboardInterrupt:
         say("\nInterrupted. `lgym bench` with the same words goes on where it was.")

@@ -249,7 +249,7 @@ def make_app(data: RolloutDataModule, module: LLMLearner, options: ServeOptions)
         Route("/episodes/{id}", server.guarded(server.step), methods=["POST"]),
     ]
     local = options.host in LOOPBACK  # a page of another site cannot give this server its name
-    hosts = [*LOOPBACK, "[::1]", "testserver"] if local else ["*"]
+    hosts = [*LOOPBACK, "[::1]"] if local else ["*"]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
     return Starlette(routes=routes, middleware=middleware, lifespan=server.lifespan)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lgym.callbacks.provenance import RUN_FILE
 from lgym.cli.run_metrics import read_scalars
+from lgym.cli.runs import newest_run
 
 POLL_SECONDS = 2.0
 GRACE_SECONDS = 60.0
@@ -74,8 +74,8 @@ class TrialRun:
 
     def values(self, metric: str) -> list[float]:
         """A metric's values so far."""
-        folders = [file.parent for file in self.root.glob(f"version_*/{RUN_FILE}")]
-        return [value for folder in folders for _, value in read_scalars(folder).get(metric, ())]
+        folder = newest_run(self.root)
+        return [] if folder is None else [value for _, value in read_scalars(folder).get(metric, ())]
 
     def stop(self) -> None:
         """Ends it in order; at once, if that takes long."""

@@ -17,6 +17,7 @@ from lgym.cli.bench import Run, plan
 from lgym.cli.bench.pictures import learning_curves, mean_curve
 from lgym.cli.bench.records import read_all, write
 from lgym.cli.bench.tables import BEGIN, END, HEADER, groups, row, table, with_table
+from lgym.cli.runs import newest_run
 from lgym.types import ConfigError
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -104,7 +105,7 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         (tmp_path / f"version_{version}").mkdir()
         (tmp_path / f"version_{version}" / "run.json").write_text(json.dumps({"finished": finished}))
         os.utime(tmp_path / f"version_{version}", (time.time(), 1000 + version))
-    assert run.folder == tmp_path / "version_1"
+    assert newest_run(tmp_path) == tmp_path / "version_1"
     assert not run.is_finished
 
 
