@@ -60,4 +60,5 @@ def test_processes_with_sharded_weights_may_pass_forward_unequally_often(tmp_pat
             expected = two_processes.uneven_work(rank, layout=layout, shards=False)
             assert len(results) == len(expected) > 8
             for result, whole in zip(results, expected, strict=True):
-                torch.testing.assert_close(result, whole, rtol=1e-5, atol=1e-6)
+                rounding = 1e-6 + 1e-4 * float(whole.abs().max())  # of sums in another order
+                torch.testing.assert_close(result, whole, rtol=1e-5, atol=rounding)

@@ -62,6 +62,8 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "split_half_reliability": lambda d: F.split_half_reliability(
         numbers(d, shape=(64,)), torch.arange(64) % 4, torch.arange(64) // 4 % 2, torch.arange(64) // 8 % 2
     ),
+    "bootstrap_interval": lambda d: torch.tensor(F.bootstrap_interval(numbers(d, shape=(15,))), dtype=d),
+    "interquartile_mean": lambda d: F.interquartile_mean(numbers(d)),
     "mean_margin": lambda d: F.mean_margin(numbers(d).abs(), 7),
     "wilson_margin": lambda d: F.wilson_margin(numbers(d).sigmoid(), torch.tensor(7)),
     "prior_action_values": lambda d: F.prior_action_values(

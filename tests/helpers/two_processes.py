@@ -187,5 +187,5 @@ def uneven_work(rank: int, *, layout: Layout, shards: bool = True) -> list[Tenso
         with module.inference():
             for _ in range(3 * rank):
                 run()
-        run().square().sum().backward()
+        run()[..., ::2].square().sum().backward()  # that of all is a constant, since states are normalized
     return results + [p.grad for p in llm.parameters() if p.requires_grad and p.grad is not None]

@@ -51,7 +51,7 @@ def run_contents(run: Path, room: int) -> dict[str, Any]:
             if "/" in tag and tag != TURNS
         },
         "pictures": {tag: pictures(events, tag, turns, room) for tag in events.Tags()["images"]},
-        "guard": texts(events, "guard/text_summary", turns),
+        "guard": texts(events, "guard", turns),
         "episodes": episodes(run / EPISODES_FILE),
     }
 
@@ -77,6 +77,7 @@ def pictures(events: EventAccumulator, tag: str, turns: Mapping[int, float], roo
 
 def texts(events: EventAccumulator, tag: str, turns: Mapping[int, float]) -> list[Any]:
     """A tag's texts with the turns at which they were written."""
+    tag = f"{tag}/text_summary"  # as TensorBoard's writer names them
     if tag not in events.Tags()["tensors"]:
         return []
     entries = sorted(events.Tensors(tag), key=lambda entry: entry.wall_time)
