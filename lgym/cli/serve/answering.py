@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,16 @@ class BusyError(Exception):
     """More requests wait than will be answered soon."""
 
 
+Answer = tuple[Response, float]
+
+
 @dataclass
 class Question:
-    """A prompt that waits for its answer."""
+    """A prompt that waits for its place in a batch: the batch's answers to come, and its number there."""
 
     prompt: Prompt
     sample: bool
-    answer: asyncio.Future[tuple[Response, float]]
+    place: asyncio.Future[tuple[asyncio.Future[list[Answer]], int]]
 
 
 class Answerer:
@@ -43,11 +45,12 @@ class Answerer:
         self._thread = ThreadPoolExecutor(1, "lgym-policy")
         self._questions: asyncio.Queue[Question] = asyncio.Queue()
 
-    async def ask(self, prompts: Sequence[Prompt], *, sample: bool) -> list[tuple[Response, float]]:
+    async def ask(self, prompts: Sequence[Prompt], *, sample: bool) -> list[Answer]:
         """The responses to prompts, with the values of their states; NaN without a critic.
 
         Raises:
             BusyError: if too many wait already.
+            Exception: what the policy raised, to all whose prompts were in that batch.
         """
         if self._questions.qsize() + len(prompts) > LONGEST_QUEUE * self._max_batch:
             raise BusyError
@@ -55,7 +58,8 @@ class Answerer:
         questions = [Question(prompt, sample, loop.create_future()) for prompt in prompts]
         for question in questions:
             self._questions.put_nowait(question)
-        return list(await asyncio.gather(*(question.answer for question in questions)))
+        places = await asyncio.gather(*(question.place for question in questions))
+        return [(await asyncio.shield(batch))[number] for batch, number in places]
 
     async def run(self) -> None:
         """Answers, until it is cancelled."""
@@ -64,27 +68,23 @@ class Answerer:
             batch = [await self._questions.get()]
             while len(batch) < self._max_batch and not self._questions.empty():
                 batch.append(self._questions.get_nowait())
-            waiting = [question for question in batch if not question.answer.done()]  # not given up
+            waiting = [question for question in batch if not question.place.done()]  # not given up
             for sample in (False, True):
                 part = [question for question in waiting if question.sample == sample]
-                if part:
-                    await self._answer(loop, part, sample)
+                if not part:
+                    continue
+                answers = loop.run_in_executor(self._thread, self._act, [q.prompt for q in part], sample)
+                for number, question in enumerate(part):
+                    if not question.place.done():
+                        question.place.set_result((answers, number))
+                await asyncio.wait([answers])  # raises nothing: those who asked look into it
 
-    async def _answer(self, loop: Any, part: Sequence[Question], sample: bool) -> None:
+    def _act(self, prompts: Sequence[Prompt], sample: bool) -> list[Answer]:
         try:
-            answers = await loop.run_in_executor(self._thread, self._act, [q.prompt for q in part], sample)
-        except Exception as error:  # noqa: BLE001  (whoever asked is told; the server goes on)
-            for question in part:
-                if not question.answer.done():
-                    question.answer.set_exception(error)
-            return
-        for question, answer in zip(part, answers, strict=True):
-            if not question.answer.done():
-                question.answer.set_result(answer)
-
-    def _act(self, prompts: Sequence[Prompt], sample: bool) -> list[tuple[Response, float]]:
-        with self._module.inference() as policy:  # gradients are switched off thread by thread
-            responses, values = policy.act(prompts, self._rng if sample else None, keep_kv_cache=False)
+            with self._module.inference() as policy:  # gradients are switched off thread by thread
+                responses, values = policy.act(prompts, self._rng if sample else None, keep_kv_cache=False)
+        except StopIteration as error:  # asyncio's futures take any but this, and would wait for ever
+            raise RuntimeError("the policy raised StopIteration") from error
         return list(zip(responses, values.float().tolist(), strict=True))
 
     def close(self) -> None:

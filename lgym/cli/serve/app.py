@@ -251,7 +251,16 @@ def make_app(data: RolloutDataModule, module: LLMLearner, options: ServeOptions)
     local = options.host in LOOPBACK  # a page of another site cannot give this server its name
     hosts = [*LOOPBACK, "[::1]"] if local else ["*"]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
-    return Starlette(routes=routes, middleware=middleware, lifespan=server.lifespan)
+    return Starlette(
+        routes=routes,
+        middleware=middleware,
+        lifespan=server.lifespan,
+        exception_handlers={Exception: _failed},  # its traceback goes to the server's log
+    )
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _error(500, "the agent failed; the server's log says why, and the server goes on")
 
 
 def _error(status: int, message: str) -> Response:

@@ -41,6 +41,7 @@ class Running:
 
             def serve(self, model: Any, datamodule: Any, ckpt_path: str | None = None, **_: Any) -> None:
                 def work() -> None:
+                    running.module = model
                     app = make_app(datamodule, model, ServeOptions(**settings))
                     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error")
                     running.server = uvicorn.Server(config)
@@ -202,6 +203,24 @@ def test_chat_is_for_policies_that_write_text(server):
     code, answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
     assert code == 422
     assert "ask POST /act" in answer["error"]["message"]
+
+
+def test_a_policy_that_fails_is_told_and_the_next_request_is_answered(server, monkeypatch):
+    """To everyone who waited for that pass, at once and not by the time limit."""
+
+    def fail(*_, **__):
+        raise StopIteration("out of luck")  # which no future may hold
+
+    for error in (fail, lambda *_, **__: 1 / 0):
+        monkeypatch.setattr(server.module.policy, "act", error)
+        begun = time.monotonic()
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda n: server.post("/act", {"observation": n}), range(3)))
+        assert time.monotonic() - begun < 20
+        assert {code for code, _ in answers} == {500}
+        assert "the agent failed" in answers[0][1]["error"]["message"]
+        monkeypatch.undo()
+        assert server.post("/act", {"observation": 2})[1]["action"] == 2
 
 
 def test_another_sites_name_for_this_server_is_refused(server):
