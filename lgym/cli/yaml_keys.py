@@ -38,5 +38,7 @@ def yaml_of(path: Path) -> dict[str, Any]:
 
 
 def _load_unique(text: str) -> Any:
+    if text == "None":  # what jsonargparse makes of `--model.loss.target_kl null` on its way to the option
+        return None
     yaml.compose(text, Loader=_UniqueKeyLoader)
     return _load(text)
