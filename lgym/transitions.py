@@ -8,7 +8,7 @@ Every tensor lives on the CPU in fp32, int64 or bool until `to(device)` moves it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,9 @@ class TransitionBatch:
     """Choices, what they were paid over some turns, and the prompts that they led to.
 
     Attributes:
+        weights: [B] of each in the loss; `None` weighs all the same.
+        take_errors: told [B] errors of the values that were learned, in standard deviations of returns, by a
+            replay buffer that draws by them.
         supervised: demonstrated turns to learn from beside these, a `ResponseBatch`.
         metrics: metrics of the rollout; with its first minibatch only.
         token_traces: of free text, which has no transitions: none.
@@ -36,6 +39,8 @@ class TransitionBatch:
     rewards: Tensor  # [B] discounted sums over the turns up to the prompt that bootstraps
     next_prompt_index: Tensor  # [B] int64, that prompt; -1 where none does
     discounts: Tensor  # [B] of its value; 0 where none does
+    weights: Tensor | None = None
+    take_errors: Callable[[Tensor], None] | None = None
     supervised: Any = None
     metrics: Mapping[str, float] | None = None
     token_traces: tuple[Any, ...] = ()
@@ -62,18 +67,22 @@ class TransitionBatch:
     def to(self, device: torch.device | str) -> TransitionBatch:
         """The same with its tensors on a device."""
         moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in COLUMNS}
-        supervised = None if self.supervised is None else self.supervised.to(device)
-        return replace(self, supervised=supervised, **moved)
+        moved |= {
+            name: part.to(device)
+            for name in ("weights", "supervised")
+            if (part := getattr(self, name)) is not None
+        }
+        return replace(self, **moved)
 
-    def select(self, rows: Tensor) -> TransitionBatch:
-        """[n] of its transitions, and their prompts."""
+    def select(self, rows: Tensor, **fields: Any) -> TransitionBatch:
+        """[n] of its transitions, and their prompts; with other fields that are given."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         numbers = torch.cat([columns["prompt_index"], columns["next_prompt_index"]])
         kept, index = numbers.unique(return_inverse=True)
         if len(kept) and kept[0] < 0:
             kept, index = kept[1:], index - 1
         columns["prompt_index"], columns["next_prompt_index"] = index.view(2, -1)
-        return replace(self, prompts=tuple(self.prompts[i] for i in kept.tolist()), **columns)
+        return replace(self, prompts=tuple(self.prompts[i] for i in kept.tolist()), **columns, **fields)
 
     def minibatches(self, size: int, order: Sequence[int]) -> Iterator[TransitionBatch]:
         """One pass over the prompts that were acted on, in the given order: `size` of them at a time, each

@@ -4,6 +4,7 @@ from lgym.data.datamodule import RolloutDataModule
 from lgym.data.dataset import RolloutDataset
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import ExpertDemonstrations, JsonlDemonstrations
+from lgym.data.prioritized_replay import PrioritizedReplayBuffer
 from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 
@@ -12,6 +13,7 @@ __all__ = [
     "ExpertDemonstrations",
     "ExplorationBonus",
     "JsonlDemonstrations",
+    "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RolloutDataModule",
     "RolloutDataset",

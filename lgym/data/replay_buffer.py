@@ -81,14 +81,20 @@ class ReplayBuffer:
 
     def sample(self, rng: np.random.Generator) -> TransitionBatch:
         """A minibatch, drawn with replacement."""
+        return self._batch().select(self._draw(rng))
+
+    def _draw(self, rng: np.random.Generator) -> Tensor:
+        """[minibatch_size] int64, the places of the drawn transitions."""
         if not self.balanced:
-            rows = rng.integers(len(self), size=self.minibatch_size)
-        else:
-            pairs = torch.stack([self._columns["prompt_index"], self._columns["choices"]])
-            _, number, counts = pairs.unique(dim=1, return_inverse=True, return_counts=True)
-            weights = (1.0 / (len(counts) * counts[number].double())).numpy()
-            rows = rng.choice(len(self), size=self.minibatch_size, p=weights / weights.sum())
-        return self._batch().select(torch.from_numpy(rows))
+            return torch.from_numpy(rng.integers(len(self), size=self.minibatch_size))
+        pairs = torch.stack([self._columns["prompt_index"], self._columns["choices"]])
+        _, number, counts = pairs.unique(dim=1, return_inverse=True, return_counts=True)
+        return self._draw_by(1.0 / counts[number].double(), rng)
+
+    def _draw_by(self, weights: Tensor, rng: np.random.Generator) -> Tensor:
+        """[minibatch_size] places, in proportion to the weights of all transitions."""
+        shares = (weights / weights.sum()).numpy()
+        return torch.from_numpy(rng.choice(len(self), size=self.minibatch_size, p=shares / shares.sum()))
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions and their prompts; tensors, plain numbers and texts."""

@@ -36,7 +36,8 @@ class LossConfig:
     """And up to 1 + clip_high; higher than clip_low is DAPO's clip-higher (arXiv:2503.14476)."""
 
     entropy_coef: float = 0.0
-    """Weight of the entropy bonus, per nat."""
+    """Weight of the entropy bonus, per nat. It pulls on a policy that is as good as it can be too: where
+    advantages are next to nothing, Adam makes steps of full size of it."""
 
     old_kl_coef: float = 0.0
     """Weight of the divergence from the behavior policy, per nat (Schulman et al. 2017, equation 8). Clipping

@@ -33,4 +33,4 @@ class CQL(DQN):
 
     def loss_terms(self, q: Tensor, choices: Tensor, targets: Tensor) -> dict[str, Tensor]:
         terms = super().loss_terms(q, choices, targets)
-        return terms | {"loss/conservative": self.alpha * conservative_penalty(q, choices).mean()}
+        return terms | {"loss/conservative": self.alpha * conservative_penalty(q, choices)}

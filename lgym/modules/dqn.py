@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lgym.functional import categorical_entropy, double_q_targets, huber_loss, prior_action_values
 from lgym.modules.config_checks import require_counts, require_discounts, require_positive
-from lgym.modules.replay_learner import ReplayLearner
+from lgym.modules.replay_learner import TD_ERROR, ReplayLearner
 from lgym.policies import LLMPolicy
 from lgym.rollout import Prompt
 from lgym.transitions import TransitionBatch
@@ -89,14 +89,14 @@ class DQN(ReplayLearner):
         targets = double_q_targets(batch.rewards, batch.discounts, online_q[next_index], target_q[next_index])
         values = q[batch.prompt_index, batch.choices]
         metrics = {
-            "q/mean": values.mean(),
-            "q/td_error": (values - targets).abs().mean() / self.std,
-            "policy/entropy": entropies[batch.prompt_index].mean(),
+            "q/mean": values,
+            TD_ERROR: (values - targets).abs() / self.std,
+            "policy/entropy": entropies[batch.prompt_index],
         }
         return self.loss_terms(q[batch.prompt_index] / self.std, batch.choices, targets / self.std), metrics
 
     def loss_terms(self, q: Tensor, choices: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """The parts of the loss by their metrics' names.
+        """The parts of the losses by their metrics' names, [B] each.
 
         Args:
             q: [B, C] values of candidates in standard deviations of returns, -inf where there is none.
@@ -104,4 +104,4 @@ class DQN(ReplayLearner):
             targets: [B] of their values, likewise.
         """
         values = q.gather(1, choices[:, None]).squeeze(1)
-        return {"loss/q": huber_loss(values, targets, delta=self.huber_delta).mean()}
+        return {"loss/q": huber_loss(values, targets, delta=self.huber_delta)}

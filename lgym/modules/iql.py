@@ -66,7 +66,7 @@ class IQL(TwinLearner):
         weights = (advantages.detach() / self.advantage_temperature).exp().clamp(max=self.largest_weight)
         terms = {
             "loss/q": critic,
-            "loss/value": expectile_loss(advantages, expectile=self.expectile).mean(),
-            "loss/policy": -(weights * logprobs[state, batch.choices]).mean(),
+            "loss/value": expectile_loss(advantages, expectile=self.expectile),
+            "loss/policy": -(weights * logprobs[state, batch.choices]),
         }
-        return terms, metrics | {"policy/entropy": entropies[state].mean()}
+        return terms, metrics | {"policy/entropy": entropies[state]}

@@ -19,7 +19,7 @@ from lgym.modules.response_batch import RolloutTurns
 from lgym.modules.schedules import WarmupCosine
 from lgym.policies import CandidatePolicy
 
-PPO_LOSS = LossConfig(entropy_coef=0.003, old_kl_coef=0.1, old_kl_target=0.02)
+PPO_LOSS = LossConfig(old_kl_coef=0.1, old_kl_target=0.02)
 PPO_CRITIC = CriticConfig(value_warmup=1)
 
 

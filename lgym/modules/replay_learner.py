@@ -24,6 +24,9 @@ from lgym.rollout import Prompt, Rollout
 from lgym.transitions import TransitionBatch
 from lgym.types import ConfigError
 
+TD_ERROR = "q/td_error"
+"""The metric of the distance of values of actions from their targets."""
+
 
 class ReplayLearner(LLMLearner, ABC):
     """Values of candidates under training, with a target network and n-step returns. A subclass says what is
@@ -89,8 +92,9 @@ class ReplayLearner(LLMLearner, ABC):
 
     @abstractmethod
     def objective(self, batch: TransitionBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The parts of a minibatch's loss by their metrics' names, whose sum is minimized; and further
-        metrics."""
+        """The parts of the losses of B transitions by their metrics' names, [B] each, whose sum's mean is
+        minimized; and further metrics, numbers or [B], among these `TD_ERROR`, in standard deviations of
+        returns."""
 
     @property
     def gamma(self) -> float:
@@ -166,12 +170,18 @@ class ReplayLearner(LLMLearner, ABC):
         if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}
-        terms, metrics = self.objective(batch)
+        parts, metrics = self.objective(batch)
+        if batch.take_errors is not None:
+            batch.take_errors(metrics[TD_ERROR].detach())
+        terms = {
+            name: (part if batch.weights is None else batch.weights * part).mean()
+            for name, part in parts.items()
+        }
         total = torch.stack(list(terms.values())).sum()
         if batch.supervised is not None and self.sft.coef > 0:
             total = total + self.sft.coef * self.sft_loss(batch.supervised)
         metrics = {**terms, **metrics, "loss/total": total}
-        return total, {name: value.detach() for name, value in metrics.items()}
+        return total, {name: value.detach().mean() for name, value in metrics.items()}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.polyak is not None:

@@ -74,11 +74,11 @@ class SAC(TwinLearner):
         gap = entropies.detach() - self.target_entropy * self.largest_entropies(batch)
         terms = {
             "loss/q": critic,
-            "loss/policy": policy[state].mean(),
-            "loss/value": value_loss(values[state] / self.std, means[state] / self.std).mean(),
-            "loss/temperature": self.log_temperature * gap[state].mean(),
+            "loss/policy": policy[state],
+            "loss/value": value_loss(values[state] / self.std, means[state] / self.std),
+            "loss/temperature": self.log_temperature * gap[state],
         }
-        return terms, metrics | {"policy/entropy": entropies[state].mean(), "policy/temperature": temperature}
+        return terms, metrics | {"policy/entropy": entropies[state], "policy/temperature": temperature}
 
     def largest_entropies(self, batch: TransitionBatch) -> Tensor:
         """[U] log n(s), nats."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lgym.functional import categorical_entropy, huber_loss
-from lgym.modules.replay_learner import ReplayLearner
+from lgym.modules.replay_learner import TD_ERROR, ReplayLearner
 from lgym.rollout import Prompt
 from lgym.transitions import TransitionBatch
 
@@ -33,7 +33,7 @@ class TwinLearner(ReplayLearner, ABC):
     def critic_loss(
         self, batch: TransitionBatch, twins: Sequence[Tensor], targets: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss of both estimates, and its metrics.
+        """The mean of both estimates' losses [B], and its metrics.
 
         Args:
             batch: B transitions, of U prompts.
@@ -42,7 +42,7 @@ class TwinLearner(ReplayLearner, ABC):
         """
         chosen = [q[batch.prompt_index, batch.choices] for q in twins]
         std = self.std
-        losses = [huber_loss(values / std, targets / std, delta=self.huber_delta).mean() for values in chosen]
+        losses = [huber_loss(values / std, targets / std, delta=self.huber_delta) for values in chosen]
         mean = (chosen[0] + chosen[1]) / 2
-        metrics = {"q/mean": mean.mean(), "q/td_error": (mean - targets).abs().mean() / std}
+        metrics = {"q/mean": mean, TD_ERROR: (mean - targets).abs() / std}
         return (losses[0] + losses[1]) / 2, metrics

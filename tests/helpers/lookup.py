@@ -96,7 +96,7 @@ def fit(module: ReplayLearner, batch: TransitionBatch, sweeps: int, parts: Mappi
                 optimizer.zero_grad()
                 terms, _ = module.objective(batch)
                 loss = sum(terms.values()) if term == "loss/total" else terms[term]
-                loss = 1e6 * loss  # the optimizer stops at small gradients
+                loss = 1e6 * loss.mean()  # the optimizer stops at small gradients
                 loss.backward()
                 return loss
 

@@ -79,7 +79,7 @@ def test_the_policys_gradient_leaves_the_action_values_alone():
     module = SAC(policy=Lookup(16, 4), gamma=GAMMA)
     module.policy.llm.twins.data.normal_(generator=torch.Generator().manual_seed(0))
     terms, _ = module.objective(batch)
-    terms["loss/policy"].backward()
+    terms["loss/policy"].mean().backward()
     assert module.policy.llm.twins.grad is None
     assert module.policy.llm.scores.grad.abs().max() > 0
 
