@@ -61,6 +61,7 @@ class ResponseBatch:
         mean_tokens: chosen tokens per turn of the rollout, over all processes.
         by_prompt: True if minibatches are counted in distinct prompts; otherwise in distinct responses to
             them.
+        idle: True if there is nothing to learn: only `supervised` takes a step.
         supervised: demonstrated turns to learn from beside these.
         metrics: metrics of the rollout; with its first minibatch only.
         token_traces: some episodes of the rollout, turn by turn; with its first minibatch only.
@@ -83,6 +84,7 @@ class ResponseBatch:
     ref_logprobs: Tensor | None = None  # [B, T] of the frozen reference, where a loss wants them
     ref_candidate_logprobs: Tensor | None = None  # [U, C] likewise
     turn_weights: Tensor | None = None  # [B] of the turns in sums over them; 1 where there are none
+    idle: bool = False
     supervised: ResponseBatch | None = None
     metrics: Mapping[str, float] | None = None
     token_traces: tuple[tuple[TokenTrace, ...], ...] = ()

@@ -33,6 +33,11 @@ REPLAY = {
     "data__replay": '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 60, "minibatch_size": 8, '
     '"updates_per_rollout": 3, "learning_starts": 40}}',
 }
+BY_ERRORS = {
+    **REPLAY,
+    "model__init_args__action_values": "head",
+    "data__replay": REPLAY["data__replay"].replace("ReplayBuffer", "PrioritizedReplayBuffer"),
+}
 SAC = {**REPLAY, "model": "lgym.modules.SAC"}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
@@ -49,6 +54,7 @@ SCHEDULE = {
         pytest.param(EXPLORING, 1, id="exploration-bonus-1"),
         pytest.param(FROZEN, 2, id="frozen-blocks-2"),
         pytest.param(REPLAY, 2, id="replay-2"),
+        pytest.param(BY_ERRORS, 2, id="prioritized-replay-and-action-head-2"),
         pytest.param(SAC, 2, id="sac-2"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),

@@ -9,12 +9,16 @@ from safetensors.torch import save_file
 
 from lgym.callbacks.model_card import model_card
 from lgym.callbacks.provenance import read_run, subject
-from lgym.models.adapters import VALUE_HEAD
+from lgym.models.adapters import ACTION_HEAD, VALUE_HEAD
 from lgym.models.registry import find_entry
 from lgym.modules import LLMLearner
 
 VALUE_HEAD_NOTE = """
 Its value head, which predicts the return, lies beside it as `value_head.safetensors`; nothing else needs it.
+"""
+ACTION_HEAD_NOTE = """
+It was trained with `action_values: head`: its choices come from `action_head.safetensors`, and not from what
+the model says. lgym plays it.
 """
 
 LOAD_ADAPTER = (
@@ -71,10 +75,13 @@ def export_adapter(module: LLMLearner, folder: Path, run: Mapping[str, Any]) -> 
         library="peft" if is_adapter else "transformers",
         load=load,
     )
-    if llm.value_head is not None:
-        head = {name: tensor.cpu().contiguous() for name, tensor in llm.value_head.state_dict().items()}
-        save_file(head, folder / VALUE_HEAD)
-        card += VALUE_HEAD_NOTE
+    for head, file, note in (
+        (llm.value_head, VALUE_HEAD, VALUE_HEAD_NOTE),
+        (llm.action_head, ACTION_HEAD, ACTION_HEAD_NOTE),
+    ):
+        if head is not None:
+            save_file({name: x.cpu().contiguous() for name, x in head.state_dict().items()}, folder / file)
+            card += note
     # In place of peft's, which is empty but for a path.
     (folder / "README.md").write_text(card, encoding="utf-8")
 

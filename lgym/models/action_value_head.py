@@ -42,11 +42,31 @@ class ActionValueHead(ValueHead):
         Returns:
             [U, C, 2] in rewards, in the head's own precision (fp32).
         """
+        return self.mean + self.std * self.products(hidden_states, embeddings)
+
+    def products(self, hidden_states: Tensor, embeddings: Tensor) -> Tensor:
+        """`action_values` in standard deviations of returns from their mean."""
         with torch.autocast(hidden_states.device.type, enabled=False):
             state = torch.tanh(self.hidden(self.features(hidden_states)))[:, None]
             action = torch.tanh(self.action(self.action_norm(embeddings.to(self.action.weight.dtype))))
             features = (state * action).unflatten(-1, (TWINS, self.width))
-            return self.mean + self.std * ((features * self.output.weight).sum(-1) + self.output.bias)
+            return (features * self.output.weight).sum(-1) + self.output.bias
+
+
+class ActionHead(ActionValueHead):
+    """Scores of candidates to choose by, in place of the likelihood of their words: the means of twin
+    products, which returns do not scale."""
+
+    def scores(self, hidden_states: Tensor, embeddings: Tensor) -> Tensor:
+        """[U, C] scores in nats, all 0 at first; arguments of `action_values`."""
+        return self.products(hidden_states, embeddings).mean(-1)
+
+    def update_statistics(self, returns: Tensor) -> None:
+        """Counts the rollout."""
+        self.updates.add_(1)
+
+    def preserve_values(self, old_mean: float, old_std: float) -> None:
+        """Does nothing: scores are no returns."""
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from lgym.models.registry import ModelEntry
 from lgym.types import ConfigError
 
 VALUE_HEAD = "value_head.safetensors"
+ACTION_HEAD = "action_head.safetensors"
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, entry: ModelEntry, *, quantized: bool) -> Any:
@@ -73,8 +74,10 @@ def load_adapter(model: PreTrainedModel, folder: Path, lora: LoraSettings, *, qu
     """Freezes a model and puts the adapter of an earlier run, or of peft, on it, to train it without dropout.
 
     Raises:
-        ConfigError: if it does not fit the model, or is another one than the settings say.
+        ConfigError: if it does not fit the model, is another one than the settings say, or does not choose by
+            itself.
     """
+    require_own_choice(folder)
     _require_agreement(folder, PeftConfig.from_pretrained(str(folder)), lora)
     if quantized:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
@@ -108,6 +111,16 @@ def _require_agreement(folder: Path, saved: Any, lora: LoraSettings) -> None:
                 f"llm.lora.{name} is {given}, and the adapter in {folder} has {own}: it keeps its own. Leave "
                 f"llm.lora.{name} out, or llm.adapter."
             )
+
+
+def require_own_choice(folder: Path) -> None:
+    """Raises `ConfigError` if the choices of an adapter's agent come from a head beside the model."""
+    if (folder / ACTION_HEAD).exists():
+        raise ConfigError(
+            f"The agent of {folder} was trained with action_values: head: its choices come from a head that "
+            "lies beside the model, which an adapter is nothing without. Go on from the run's checkpoint "
+            "(--ckpt_path), play it by `lgym play RUN`, or train with action_values: prior."
+        )
 
 
 def load_value_head(head: nn.Module | None, folder: Path) -> None:

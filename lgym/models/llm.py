@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from lgym.models.action_value_head import ActionValueHead
+from lgym.models.action_value_head import ActionHead, ActionValueHead
 from lgym.models.lm_head import LMHead
 from lgym.models.prefix_sharing.buckets import bucket_rows
 from lgym.models.prefix_sharing.frozen_blocks import FrozenBlocks
@@ -70,6 +70,7 @@ class ValueHeadLLM(nn.Module):
             None if value_hidden_size is None else ValueHead(hidden_size, value_hidden_size).to(self.device)
         )
         self.action_value_head: ActionValueHead | None = None
+        self.action_head: ActionHead | None = None
         self.share_prefixes = True
         self.layout: Layout = "prefix_cache"
         self.use_cache = use_cache
@@ -284,14 +285,21 @@ class ValueHeadLLM(nn.Module):
 
     def add_action_value_head(self) -> None:
         """Add a head of the value head's width, which must be there."""
+        self.action_value_head = ActionValueHead(*self._head_size()).to(self.device)
+
+    def add_action_head(self) -> None:
+        """Likewise."""
+        self.action_head = ActionHead(*self._head_size()).to(self.device)
+
+    def _head_size(self) -> tuple[int, int]:
         assert self.value_head is not None
-        hidden = self.value_head.hidden
-        self.action_value_head = ActionValueHead(hidden.in_features, hidden.out_features).to(self.device)
+        return self.value_head.hidden.in_features, self.value_head.hidden.out_features
 
     @property
     def heads(self) -> list[ValueHead]:
-        """The heads that predict returns."""
-        return [head for head in (self.value_head, self.action_value_head) if head is not None]
+        """The heads beside the model's own."""
+        heads = (self.value_head, self.action_value_head, self.action_head)
+        return [head for head in heads if head is not None]
 
     def values(self, hidden: Tensor) -> Tensor:
         """State values [...] of hidden states [..., H] at the ends of prompts; NaN without a value head."""

@@ -24,6 +24,7 @@ class Advantages:
     returns: Tensor | None = None  # likewise, the targets of values; of [turns], before each turn
     values: Tensor | None = None  # likewise, the values at rollout time
     metrics: Mapping[str, float] = field(default_factory=dict)
+    idle: bool = False  # True if the rollout does not tell one action from another: there is nothing to learn
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def gae_advantages(
         value_head: its statistics follow the returns.
 
     Returns:
-        [steps] advantages, returns and values.
+        [steps] advantages, returns and values. Where the rollout tells no action from another, advantages are
+        0, and the value head's statistics stay.
     """
     advantages, returns = gae(
         timeline.rewards,
@@ -73,11 +75,17 @@ def gae_advantages(
     advantages, returns, values = (x[timeline.mask] for x in (advantages, returns, timeline.values))
     all_returns = distributed.all_gather_cat(returns)
     variance = explained_variance(distributed.all_gather_cat(values), all_returns)
-    value_head.update_statistics(all_returns)
-    advantages = (
-        whitened(turns.rollout, advantages) if whiten_advantages else advantages / float(value_head.std)
-    )
-    return Advantages(advantages, returns, values, {"value/explained_variance": float(variance)})
+    idle = tells_nothing(turns.rollout)
+    if idle:
+        advantages = torch.zeros_like(advantages)
+    else:
+        value_head.update_statistics(all_returns)
+        advantages = (
+            distributed.apply_global(whiten, advantages)
+            if whiten_advantages
+            else advantages / float(value_head.std)
+        )
+    return Advantages(advantages, returns, values, {"value/explained_variance": float(variance)}, idle)
 
 
 def turn_timeline(turns: RolloutTurns) -> Timeline:
@@ -127,15 +135,15 @@ def token_timeline(turns: RolloutTurns, values: Tensor, action_mask: Tensor) -> 
     )
 
 
-def whitened(rollout: Rollout, advantages: Tensor) -> Tensor:
-    """Advantages with mean 0 and standard deviation 1 over the rollout, of all processes.
+def tells_nothing(rollout: Rollout) -> bool:
+    """Check if nothing in a rollout, of all processes, tells one action from another: every reward is the
+    same and no episode terminated.
 
-    All are 0 where nothing tells one action from another: every reward is the same and no episode terminated.
-    The rest of the advantages is then the value's errors, and on the scale of 1 they drive the policy into
-    some action or other.
+    Advantages and targets of values are then the value's own errors. On the scale of 1, which normalization
+    and Adam give them, these would drive the policy into some action or other, and one that is as good as it
+    can be away.
     """
-    terminated = distributed.all_reduce_any(rollout.terminated[rollout.mask].any())
+    if distributed.all_reduce_any(rollout.terminated[rollout.mask].any()):
+        return False
     rewards = distributed.all_gather_cat(rollout.learned_rewards[rollout.mask])
-    if not terminated and bool((rewards == rewards[0]).all()):
-        return torch.zeros_like(advantages)
-    return distributed.apply_global(whiten, advantages)
+    return bool((rewards == rewards[0]).all())

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from lgym.functional import categorical_entropy, double_q_targets, huber_loss, prior_action_values
-from lgym.modules.config_checks import require_counts, require_discounts, require_positive
+from lgym.modules.config_checks import require_counts, require_discounts, require_one_of, require_positive
 from lgym.modules.replay_learner import TD_ERROR, ReplayLearner
-from lgym.policies import LLMPolicy
+from lgym.policies import CandidatePolicy, LLMPolicy
+from lgym.policies.head_choice import HeadChoice
 from lgym.rollout import Prompt
 from lgym.transitions import TransitionBatch
+from lgym.types import ConfigError
+
+ActionValues = Literal["prior", "head"]
 
 
 class DQN(ReplayLearner):
@@ -36,6 +40,7 @@ class DQN(ReplayLearner):
         epsilon: float = 0.05,
         epsilon_rollouts: int = 8,
         double_q: bool = True,
+        action_values: ActionValues = "prior",
         **kwargs: Any,
     ) -> None:
         """
@@ -46,6 +51,9 @@ class DQN(ReplayLearner):
             epsilon_rollouts: rollouts in which it falls.
             double_q: choose the best next action by the trained weights and value it by the target's; else do
                 both by the target's.
+            action_values: π is the likelihood of the candidates' words (prior), or of a head of its own on
+                the hidden state at the end of the prompt (head): the dueling network of Wang et al. 2016
+                (arXiv:1511.06581), with the mean over π in place of the plain one.
             **kwargs: of `ReplayLearner`.
         """
         super().__init__(**kwargs)
@@ -56,6 +64,20 @@ class DQN(ReplayLearner):
         self.epsilon = epsilon
         self.epsilon_rollouts = epsilon_rollouts
         self.double_q = double_q
+        require_one_of("action_values", action_values, ActionValues)
+        self.has_action_head = action_values == "head"
+        if self.has_action_head:
+            if not isinstance(self.policy, CandidatePolicy):
+                raise ConfigError(
+                    "action_values: head chooses in place of lgym.policies.CandidatePolicy, and policy is "
+                    f"{type(self.policy).__name__}: leave it out, or set action_values: prior."
+                )
+            self.policy.choice = HeadChoice(temperature=self.policy.choice.temperature)
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self.has_action_head and self.policy.llm.action_head is None:
+            self.policy.llm.add_action_head()
 
     @contextmanager
     def behavior(self, rollouts: int) -> Iterator[LLMPolicy]:

@@ -84,7 +84,7 @@ class PolicyLearner(LLMLearner, ABC):
             require_comparable(turns, type(self).__name__)
             metrics["rollout/frac_reward_zero_std"] = zero_variance_groups(turns)
         estimate = self.estimate_advantages(turns)
-        batch = with_advantages(turns, estimate)
+        batch = with_advantages(turns, estimate, self.loss_config)
         metrics |= advantage_reliability(turns, batch)
         learned_from = without_idle_turns(batch, self.loss_config)
         return replace(learned_from, token_traces=token_traces(turns, batch)), metrics | dict(
@@ -132,6 +132,8 @@ class PolicyLearner(LLMLearner, ABC):
                 self.critic, batch, output, self.value_head.std
             )
             total = total + value_part
+        if batch.idle:
+            total = 0.0 * total  # an optimizer takes no step where the gradient is 0
         if batch.supervised is not None and self.sft.coef > 0:
             metrics["loss/sft"] = self.sft_loss(batch.supervised)
             total = total + self.sft.coef * metrics["loss/sft"]

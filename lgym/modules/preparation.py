@@ -39,8 +39,11 @@ def turns_to_learn_from(
     return rollout_turns(rollout, batch, order, penalties)
 
 
-def with_advantages(turns: RolloutTurns, estimate: Advantages) -> ResponseBatch:
-    """The batch with an estimate's columns, which are in the order of time."""
+def with_advantages(turns: RolloutTurns, estimate: Advantages, config: LossConfig) -> ResponseBatch:
+    """The batch with an estimate's columns, which are in the order of time.
+
+    Where there is nothing to learn it is idle, unless the loss has something else to do.
+    """
 
     def columns(x: Tensor) -> Tensor:
         return x.reshape(len(x), -1)[turns.order].float()
@@ -51,6 +54,7 @@ def with_advantages(turns: RolloutTurns, estimate: Advantages) -> ResponseBatch:
         advantages=columns(estimate.advantages) * batch.action_mask,
         returns=None if estimate.returns is None else columns(estimate.returns),
         old_values=None if estimate.values is None else columns(estimate.values),
+        idle=estimate.idle and config.entropy_coef == 0 and config.kl_coef == 0,
     )
 
 

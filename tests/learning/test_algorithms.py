@@ -46,7 +46,7 @@ def test_an_algorithm_learns_to_say_the_word(tmp_path, model_folder, algorithm, 
 
 
 @pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("algorithm", [DQN, SAC])
+@pytest.mark.parametrize("algorithm", [DQN, partial(DQN, action_values="head"), SAC])
 def test_an_algorithm_learns_from_replayed_turns(tmp_path, model_folder, algorithm, sign):
     """The same, of a quarter of the turns."""
     module = algorithm(

@@ -10,7 +10,10 @@ from safetensors.torch import load_file
 from helpers import tiny
 from helpers.runs import QUICK, lgym, scalars
 from lgym.models import LLMConfig, LoraSettings, build_llm
+from lgym.models.export import load_merged
 from lgym.types import ConfigError
+
+REPLAY = '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"minibatch_size": 8, "learning_starts": 8}}'
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,21 @@ def test_adapter_and_value_head_are_those_of_the_folder(run, model_folder):
         assert torch.equal(weights[name], weight.float())
     for name, weight in load_file(run / "adapter" / "value_head.safetensors").items():
         assert torch.equal(llm.value_head.state_dict()[name], weight)
+
+
+def test_an_agent_whose_head_chooses_is_no_adapter(model_folder, tmp_path):
+    """Its folder says so, and neither goes on from it nor exports it."""
+    dqn = {"model": "lgym.modules.DQN", "model__init_args__action_values": "head"}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, data__replay=REPLAY, **dqn)
+    adapter = tmp_path / "version_0" / "adapter"
+    assert "action_head.safetensors" in (adapter / "README.md").read_text()
+    assert load_file(adapter / "action_head.safetensors")["output.weight"].shape == (16, 2)
+    for load in (
+        lambda: built(model_folder, adapter=str(adapter)),
+        lambda: load_merged(str(model_folder), adapter),
+    ):
+        with pytest.raises(ConfigError, match="its choices come from a head"):
+            load()
 
 
 def test_another_width_of_the_value_head_is_a_new_one(run, model_folder):

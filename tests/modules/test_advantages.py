@@ -22,7 +22,7 @@ from helpers.rollouts import (
 )
 from lgym.functional import gae
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO
-from lgym.modules.advantages import token_timeline, turn_timeline, whitened
+from lgym.modules.advantages import tells_nothing, token_timeline, turn_timeline
 from lgym.modules.preparation import evaluate_batch
 
 PLAIN = {"whiten_advantages": False}
@@ -272,21 +272,33 @@ def test_one_token_per_turn_has_the_turns_advantage():
     torch.testing.assert_close(by_token, by_turn)
 
 
-# -- whitening -----------------------------------------------------------------------------------------------
+# -- nothing to learn -----------------------------------------------------------------------------------------------
 SAME_REWARDS = torch.full((2, 3), -1.0)
 OTHER_REWARDS = torch.tensor([[-1.0, 0.0, -1.0], [-1.0, -1.0, 0.0]])
 NO_END = torch.tensor([[False, False, False], [False, False, True]])  # the last is idle
 AN_END = torch.tensor([[False, True, False], [False, False, True]])
 
 
-def test_without_any_signal_advantages_are_zero():
-    """The value's errors, on the scale of 1, drove a policy whose rewards were all the same into one
-    action."""
-    module = candidate_learner()
+@pytest.mark.parametrize("whiten", [True, False])
+def test_without_any_signal_there_is_nothing_to_learn(whiten):
+    """The value's errors, on the scale of 1, drove a policy whose rewards were all the same into one action,
+    and one that held its pole until it fell. An entropy bonus has something to do all the same."""
+    module = candidate_learner(whiten_advantages=whiten)
     rollout = candidate_rollout(module, rewards=SAME_REWARDS, terminated=NO_END)
-    noise = torch.tensor([1e-3, -2e-3, 0.0, 1e-3, 5e-4])
-    assert whitened(rollout, noise).tolist() == [0.0] * 5
-    assert module.prepare(rollout)[0].advantages.tolist() == [[0.0]] * 5
+    assert tells_nothing(rollout)
+    before = float(module.value_head.mean), float(module.value_head.std)
+    batch, _ = module.prepare(rollout)
+    assert batch.advantages.tolist() == [[0.0]] * 5
+    assert (float(module.value_head.mean), float(module.value_head.std)) == before
+    loss, metrics = module.loss(batch)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(float(p.grad.abs().max()) == 0.0 for p in module.parameters() if p.grad is not None)
+    assert metrics["loss/value"] > 0
+    assert metrics["policy/entropy"] > 0
+    exploring = candidate_learner(whiten_advantages=whiten, entropy_coef=0.1)
+    loss, _ = exploring.loss(exploring.prepare(rollout)[0])
+    assert loss.item() != 0.0
 
 
 @pytest.mark.parametrize(
@@ -297,6 +309,9 @@ def test_without_any_signal_advantages_are_zero():
 def test_another_reward_or_an_end_is_a_signal(rewards, terminated):
     """A pole that falls shows in the end alone: every push has the same reward."""
     rollout = candidate_rollout(candidate_learner(), rewards=rewards, terminated=terminated)
-    found = whitened(rollout, torch.tensor([1.0, -2.0, 0.0, 1.0, 0.5]))
-    assert float(found.mean()) == pytest.approx(0.0, abs=1e-6)
-    assert float(found.std(correction=0)) == pytest.approx(1.0, abs=1e-5)
+    assert not tells_nothing(rollout)
+    module = candidate_learner()
+    batch, _ = module.prepare(rollout)
+    assert not batch.idle
+    assert float(batch.advantages.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(batch.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-5)

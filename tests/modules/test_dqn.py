@@ -173,6 +173,47 @@ def test_normalizing_anew_changes_no_value_of_a_moving_target():
     assert float(after.std()) > 0.1
 
 
+def test_a_head_of_its_own_chooses_at_random_until_it_has_learned():
+    """Whatever the model would say; and its values are those of which its choice is the softmax."""
+    policy = candidate_learner().policy
+    module = DQN(policy=policy, action_values="head", beta=0.5)
+    module.configure_model()
+    prompts = list(candidate_rollout(module).prompts)
+    q, _ = module.action_values(prompts)
+    counts = torch.tensor([len(prompt.candidates) for prompt in prompts])
+    logprobs, values = policy(prompts)
+    for row, count in enumerate(counts.tolist()):
+        assert logprobs[row, :count].exp().tolist() == pytest.approx([1 / count] * count)
+        assert q[row, :count].tolist() == pytest.approx([values[row].item()] * count)
+        assert logprobs[row, count:].isneginf().all()
+    module.policy.llm.action_head.output.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    q, _ = module.action_values(prompts)
+    logprobs, values = policy(prompts)
+    torch.testing.assert_close((q / (0.5 * module.std)).log_softmax(-1).float(), logprobs.float())
+    means = (q.nan_to_num(neginf=0.0) * logprobs.exp()).sum(-1)
+    torch.testing.assert_close(means.float(), values.float())
+    assert len(set(logprobs[0, : counts[0]].tolist())) == counts[0]
+
+
+def test_returns_do_not_scale_the_scores_of_a_head():
+    module = DQN(policy=candidate_learner().policy, action_values="head")
+    module.configure_model()
+    head = module.policy.llm.action_head
+    head.output.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    prompts = list(candidate_rollout(module).prompts)
+    before, _ = module.policy(prompts)
+    for returns in (torch.tensor([1.0, 900.0]), torch.tensor([5.0, 7.0])):
+        module._normalize(returns)
+    after, _ = module.policy(prompts)
+    torch.testing.assert_close(before, after, rtol=0, atol=0)
+    assert int(head.updates) == 2
+
+
+def test_a_head_chooses_in_place_of_candidates_alone():
+    with pytest.raises(ValueError, match="in place of lgym.policies.CandidatePolicy, and policy is Lookup"):
+        DQN(policy=Lookup(2, 2), action_values="head")
+
+
 def test_it_explores_in_training_alone():
     module = DQN(policy=CandidatePolicy(), epsilon=0.2, epsilon_rollouts=4)
     module.policy.bind(trained_llm())

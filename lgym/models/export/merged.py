@@ -7,6 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from lgym.models.adapters import require_own_choice
 from lgym.models.wrap import load_model_and_tokenizer
 from lgym.types import ConfigError
 
@@ -25,8 +26,10 @@ def load_merged(base: str, adapter: Path) -> tuple[PreTrainedModel, Any]:
         The model, and the tokenizer that it was trained with: the folder's, or else the base's.
 
     Raises:
-        ConfigError: if the folder has neither, or its adapter does not fit the base.
+        ConfigError: if the folder has neither, its adapter does not fit the base, or does not choose by
+            itself.
     """
+    require_own_choice(adapter)
     if (adapter / "config.json").exists():
         whole = AutoModelForCausalLM.from_pretrained(adapter, dtype=torch.float32)
         return whole, AutoTokenizer.from_pretrained(adapter)
