@@ -74,7 +74,7 @@ READ_ONLY_TRAINER: dict[str, Any] = {
 }
 
 # The subcommands that write no run's folder, with their options that need no value.
-READ_ONLY_SWITCHES = {"check": (), "new": (), "play": ("greedy", "human", "render"), "serve": ()}
+READ_ONLY_SWITCHES = {"check": ("probe",), "new": (), "play": ("greedy", "human", "render"), "serve": ()}
 
 
 def default_precision(llm: LLMConfig, accelerator: Any) -> str:

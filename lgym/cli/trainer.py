@@ -12,6 +12,8 @@ from lgym.callbacks import PhaseProfiler
 from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
+from lgym.cli.check.probes import run_probes
+from lgym.cli.check.report import show_findings
 from lgym.cli.check.time_budget import TimeBudget
 from lgym.cli.new import write_new
 from lgym.cli.play import PlayOptions, play_yourself, watch
@@ -61,6 +63,8 @@ class LgymTrainer(Trainer):
         random_episodes: int = 1000,
         seconds: float = 50.0,
         json: str | None = None,
+        probe: bool = False,
+        probe_rollouts: int = 30,
     ) -> list[Finding]:
         """Show what the model will see, before any training.
 
@@ -75,6 +79,9 @@ class LgymTrainer(Trainer):
             seconds: time that it may take, behind the program's start: rollouts and minibatches are cut into
                 pieces that fit, and the rest of a rollout is extrapolated.
             json: a file to write the same to, as data.
+            probe: train the model, the policy and the algorithm on tiny environments instead, each with one
+                thing to learn, and say which part is broken where one is not learned.
+            probe_rollouts: rollouts of each of these at most.
 
         Raises:
             ConfigError: if no prompt can be made: a system prompt that is too long, candidates that are
@@ -84,6 +91,12 @@ class LgymTrainer(Trainer):
             raise ConfigError(f"--random_episodes is {random_episodes}; it must be 1 or more.")
         if seconds <= 0:
             raise ConfigError(f"--seconds is {seconds:g}; it must be above 0.")
+        if probe_rollouts < 1:
+            raise ConfigError(f"--probe_rollouts is {probe_rollouts}; it must be 1 or more.")
+        if probe:
+            findings = run_probes(self, model, datamodule, probe_rollouts)
+            show_findings(findings, "", seconds)
+            return findings
         for choice in datamodule.choose_settings(model, self.strategy.root_device):
             say(choice.line)
         checkup = Checkup(datamodule, model, TimeBudget(seconds))
