@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym.callbacks.collapse_criteria import (
     REPORT,
@@ -16,6 +15,7 @@ from lgym.callbacks.collapse_criteria import (
     origin_of,
     report,
 )
+from lgym.callbacks.log_media import log_text
 from lgym.modules import LLMLearner
 from lgym.modules.snapshot import all_finite, put_back, snapshot
 from lgym.terminal import say
@@ -267,8 +267,7 @@ class CollapseGuard(L.Callback):
         self.events.append(event)
         if trainer.is_global_zero:
             say("\n  ".join([f"\nCollapse guard after rollout {event['rollout']}: {action}.", *signs]))
-            if isinstance(trainer.logger, TensorBoardLogger):
-                trainer.logger.experiment.add_text("guard", events_table([event]), trainer.global_step)
+            log_text(trainer, "guard", events_table([event]))
 
     def state_dict(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in self.KEPT}, "detector": self.detector.state_dict()}

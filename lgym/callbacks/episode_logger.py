@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym import distributed
+from lgym.callbacks.log_media import log_text, say_what_is_missing
 from lgym.plain_text import as_json, escape_control_chars, truncate_middle
 from lgym.terminal import say
 from lgym.types import Episode
@@ -30,6 +30,10 @@ class EpisodeLogger(L.Callback):
     every_n_rollouts: int = 5
     _logged: int = 0
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            say_what_is_missing(trainer.loggers)
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.current_epoch % self.every_n_rollouts == 0:
             self._log(trainer, trainer.current_epoch + 1)
@@ -44,8 +48,7 @@ class EpisodeLogger(L.Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
         if not episodes or not trainer.is_global_zero:
             return
-        if isinstance(trainer.logger, TensorBoardLogger):
-            trainer.logger.experiment.add_text("transcripts", as_markdown(episodes), trainer.global_step)
+        log_text(trainer, "transcripts", as_markdown(episodes))
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / EPISODES_FILE).open("a", encoding="utf-8") as file:
             file.writelines(as_json({"rollout": rollout, **asdict(episode)}) + "\n" for episode in episodes)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 
+from lgym.callbacks.log_media import log_picture
 from lgym.data import RolloutDataModule
 from lgym.data.prompts.action_candidates import action_of
 from lgym.envs.figures import chart_array
@@ -81,9 +81,9 @@ class ExactEvaluation(L.Callback, ABC):
         data = trainer.datamodule  # type: ignore[attr-defined]
         probabilities = action_probabilities(data, module, self.observations(), self.num_actions)
         module.log_dict(self.metrics(probabilities), rank_zero_only=True)
-        if draws and isinstance(trainer.logger, TensorBoardLogger):
+        if draws and trainer.loggers:
             picture = chart_array(self.chart(probabilities, f"Rollout {trainer.current_epoch + 1}"))
-            trainer.logger.experiment.add_image("strategy", picture, trainer.global_step, dataformats="HWC")
+            log_picture(trainer, "strategy", picture)
 
 
 def action_probabilities(

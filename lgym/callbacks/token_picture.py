@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 import lightning as L
 import matplotlib
 import numpy as np
-from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from PIL import Image, ImageDraw, ImageFont
 
+from lgym.callbacks.log_media import log_picture
 from lgym.plain_text import escape_control_chars
 from lgym.types import TokenTrace
 
@@ -87,10 +87,10 @@ class TokenTraceLogger(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         episodes = self._episodes
         due = trainer.current_epoch % self.every_n_rollouts == 0
-        if episodes and due and isinstance(trainer.logger, TensorBoardLogger):
+        if episodes and due and trainer.loggers:
             titles = [f"Rollout {trainer.current_epoch + 1}, episode {i + 1}" for i in range(len(episodes))]
             picture = token_picture([shown_tokens(turns, pl_module.tokenizer) for turns in episodes], titles)
-            trainer.logger.experiment.add_image("tokens", picture, trainer.global_step, dataformats="HWC")
+            log_picture(trainer, "tokens", picture)
 
 
 def shown_tokens(turns: Sequence[TokenTrace], tokenizer: Any) -> list[ShownToken]:

@@ -204,8 +204,8 @@ class LgymCLI(LightningCLI):
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
         if config.get("enable_checkpointing") is not False:
-            logger = config.get("logger")
-            run = logger.log_dir if isinstance(logger, TensorBoardLogger) else config["default_root_dir"]
+            folders = [logger.log_dir for logger in _as_list(config.get("logger"))]
+            run = next(filter(None, folders), config["default_root_dir"])
             ours += [
                 BestCheckpoint(),  # before the last one, which then knows of it
                 ModelCheckpoint(

@@ -55,6 +55,11 @@ class LgymTrainer(Trainer):
 
     __init__.__signature__ = inspect.signature(Trainer.__init__)  # type: ignore[attr-defined]
 
+    @property
+    def log_dir(self) -> str | None:
+        """The run's folder; `default_root_dir` where its logger has none, as MLflow's with a database."""
+        return super().log_dir or self.default_root_dir
+
     def check(
         self,
         model: LLMLearner,

@@ -94,7 +94,7 @@ class ReplayBuffer:
     def _draw_by(self, weights: Tensor, rng: np.random.Generator) -> Tensor:
         """[minibatch_size] places, in proportion to the weights of all transitions."""
         shares = (weights / weights.sum()).numpy()
-        return torch.from_numpy(rng.choice(len(self), size=self.minibatch_size, p=shares / shares.sum()))
+        return torch.from_numpy(rng.choice(len(self), size=self.minibatch_size, p=shares))
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions and their prompts; tensors, plain numbers and texts."""

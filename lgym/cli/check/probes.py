@@ -44,8 +44,7 @@ class Probe:
         name: the thing.
         blames: what is likely broken where it is not learned, and all before it was.
         settings: arguments of `ProbeEnv`.
-        values: expected value of each sign at the first turn, and of the question, in discounts behind the
-            reward's turn; where there is a value head.
+        values: expected value of each sign at the turn that pays, where there is a value head.
         plays: whether the return shows it.
         remembers: whether it takes an earlier turn in the prompt.
     """
