@@ -8,7 +8,7 @@ import numpy as np
 PROBE = "lgym/Probe-v0"
 
 QUESTION = 2
-"""What is shown at the second turn."""
+"""Shown at the second turn."""
 
 Pays = Literal["always", "sign 0", "answer 1", "same answer"]
 

@@ -2,6 +2,7 @@
 tokens."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,12 @@ class ActionValueHead(ValueHead):
         self.output = nn.Linear(width, TWINS, dtype=torch.float32)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
+
+    @classmethod
+    def beside(cls, head: ValueHead | None) -> Any:
+        """A new head of the width and on the device of a value head, which must be there."""
+        assert head is not None
+        return cls(head.hidden.in_features, head.hidden.out_features).to(head.hidden.weight.device)
 
     def action_values(self, hidden_states: Tensor, embeddings: Tensor) -> Tensor:
         """Values of candidates.

@@ -283,23 +283,10 @@ class ValueHeadLLM(nn.Module):
             layout=layout,
         ).last_hidden_state[0]
 
-    def add_action_value_head(self) -> None:
-        """Add a head of the value head's width, which must be there."""
-        self.action_value_head = ActionValueHead(*self._head_size()).to(self.device)
-
-    def add_action_head(self) -> None:
-        """Likewise."""
-        self.action_head = ActionHead(*self._head_size()).to(self.device)
-
-    def _head_size(self) -> tuple[int, int]:
-        assert self.value_head is not None
-        return self.value_head.hidden.in_features, self.value_head.hidden.out_features
-
     @property
     def heads(self) -> list[ValueHead]:
         """The heads beside the model's own."""
-        heads = (self.value_head, self.action_value_head, self.action_head)
-        return [head for head in heads if head is not None]
+        return [h for h in (self.value_head, self.action_value_head, self.action_head) if h is not None]
 
     def values(self, hidden: Tensor) -> Tensor:
         """State values [...] of hidden states [..., H] at the ends of prompts; NaN without a value head."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lgym.functional import categorical_entropy, double_q_targets, huber_loss, prior_action_values
+from lgym.models.action_value_head import ActionHead
 from lgym.modules.config_checks import require_counts, require_discounts, require_one_of, require_positive
 from lgym.modules.replay_learner import TD_ERROR, ReplayLearner
 from lgym.policies import CandidatePolicy, LLMPolicy
@@ -77,7 +78,7 @@ class DQN(ReplayLearner):
     def configure_model(self) -> None:
         super().configure_model()
         if self.has_action_head and self.policy.llm.action_head is None:
-            self.policy.llm.add_action_head()
+            self.policy.llm.action_head = ActionHead.beside(self.policy.llm.value_head)
 
     @contextmanager
     def behavior(self, rollouts: int) -> Iterator[LLMPolicy]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lgym.functional import categorical_entropy, huber_loss
+from lgym.models.action_value_head import ActionValueHead
 from lgym.modules.replay_learner import TD_ERROR, ReplayLearner
 from lgym.rollout import Prompt
 from lgym.transitions import TransitionBatch
@@ -20,7 +21,7 @@ class TwinLearner(ReplayLearner, ABC):
     def configure_model(self) -> None:
         super().configure_model()
         if self.policy.llm.action_value_head is None:
-            self.policy.llm.add_action_value_head()
+            self.policy.llm.action_value_head = ActionValueHead.beside(self.policy.llm.value_head)
 
     def prompts_values(self, prompts: Sequence[Prompt]) -> tuple[Tensor, ...]:
         """Log-probabilities [n, C] of the candidates of n prompts, [n] state values, two estimates [n, C] of

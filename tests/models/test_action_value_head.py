@@ -70,7 +70,7 @@ def test_embeddings_are_means_over_tokens():
 def test_its_values_are_those_of_the_prompts_and_their_candidates():
     """Whatever other prompts and longer lists are computed beside them."""
     policy = candidate_learner().policy
-    policy.llm.add_action_value_head()
+    policy.llm.action_value_head = ActionValueHead.beside(policy.llm.value_head)
     with torch.no_grad():
         policy.llm.action_value_head.output.weight.normal_(generator=torch.Generator().manual_seed(0))
     logprobs, values, together = policy.action_values(PROMPTS)
@@ -85,7 +85,7 @@ def test_its_values_are_those_of_the_prompts_and_their_candidates():
 @pytest.mark.parametrize("detach", [False, True])
 def test_detached_heads_leave_the_language_model_alone(detach):
     policy = candidate_learner().policy
-    policy.llm.add_action_value_head()
+    policy.llm.action_value_head = ActionValueHead.beside(policy.llm.value_head)
     policy.detach_value = detach
     with torch.no_grad():
         policy.llm.action_value_head.output.weight.fill_(0.1)
