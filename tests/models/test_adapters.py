@@ -63,7 +63,7 @@ def test_an_agent_whose_head_chooses_is_no_adapter(model_folder, tmp_path):
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, data__replay=REPLAY, **dqn)
     adapter = tmp_path / "version_0" / "adapter"
     assert "action_head.safetensors" in (adapter / "README.md").read_text()
-    assert load_file(adapter / "action_head.safetensors")["output.weight"].shape == (16, 2)
+    assert load_file(adapter / "action_head.safetensors")["output.weight"].shape == (2, 16)
     for load in (
         lambda: built(model_folder, adapter=str(adapter)),
         lambda: load_merged(str(model_folder), adapter),
