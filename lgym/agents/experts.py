@@ -1,8 +1,9 @@
-"""Scripted experts to demonstrate with: each has `act(observation, info)`."""
+"""Scripted experts to demonstrate with: each has `act(observation, info)`, one that plans `begin(env)` too."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from lgym.envs import blackjack
@@ -67,6 +68,27 @@ class BalancePole:
     def act(self, observation: Sequence[float], info: Mapping[str, Any]) -> int:
         position, velocity, angle, angular_velocity = (float(part) for part in observation)
         return int(angle + 0.3 * angular_velocity + 0.05 * position + 0.1 * velocity > 0)
+
+
+class BabyAIBot:
+    """The planner of BabyAI's levels that comes with minigrid (Chevalier-Boisvert et al. 2018,
+    arXiv:1810.08272, section 3.4). It sees what the agent sees, and keeps a map of it."""
+
+    def begin(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Read the mission of an episode. Raises `ConfigError` for an environment that is no BabyAI level."""
+        from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel  # an extra
+        from minigrid.utils.baby_ai_bot import BabyAIBot as Planner
+
+        level = env.unwrapped
+        if not isinstance(level, RoomGridLevel):
+            raise ConfigError(
+                f"BabyAIBot plans in BabyAI's levels, and {type(level).__name__} is none: take an id that "
+                "begins with BabyAI-."
+            )
+        self._planner = Planner(level)
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> int:
+        return int(self._planner.replan())
 
 
 def _generator(seed: int) -> np.random.Generator:

@@ -6,8 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lgym.agents.experts import BalancePole, BasicStrategy, DealersRule, Uniform
-from lgym.envs import blackjack
+from lgym.agents import GeneralAgent
+from lgym.agents.experts import BabyAIBot, BalancePole, BasicStrategy, DealersRule, Uniform
+from lgym.data import ExpertDemonstrations
+from lgym.envs import blackjack, make_env
 
 
 def play(env_id, expert, seed):
@@ -68,3 +70,25 @@ def test_the_dealers_rule_is_disturbed_as_often_as_it_says():
     assert against == pytest.approx(0.25, abs=0.03)
     with pytest.raises(ValueError, match="noise is 2"):
         DealersRule(noise=2)
+
+
+@pytest.mark.parametrize("level", ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0", "BabyAI-PutNextLocal-v0"])
+def test_the_bot_fulfills_missions(level):
+    """Each of them, and not by chance: random play has next to none."""
+    pytest.importorskip("minigrid")
+    source = ExpertDemonstrations(BabyAIBot(), episodes=20, min_return=0.3)
+    env = make_env(level)
+    agent = GeneralAgent()
+    agent.bind(env)
+    returns = [source._play(env, agent, seed)[0] for seed in range(20)]
+    env.close()
+    assert min(returns) > 0.3
+    turns = source.demonstrations(agent, lambda: make_env(level))
+    assert {turn.response_text for turn in turns} <= set(agent.actions)
+    assert all(turn.observation_text.startswith("Mission: ") for turn in turns)
+
+
+def test_the_bot_plans_in_no_other_world():
+    pytest.importorskip("minigrid")
+    with pytest.raises(ValueError, match="CartPoleEnv is none: take an id that begins with BabyAI-"):
+        BabyAIBot().begin(gymnasium.make("CartPole-v1"))

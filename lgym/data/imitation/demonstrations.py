@@ -45,7 +45,10 @@ class DemonstrationSource(Protocol):
 
 
 class ScriptedExpert(Protocol):
-    """A policy that plays by a rule."""
+    """A policy that plays by a rule.
+
+    One that plans may have `begin(env)` too, which is called when an episode of the environment begins.
+    """
 
     def act(self, observation: Any, info: Any) -> Any:
         """The answer to the outcome of `reset` or `step`: a text, or an action of the environment."""
@@ -110,7 +113,8 @@ class ExpertDemonstrations:
     """Demonstrations of a scripted expert, played in the environment.
 
     Args:
-        policy: the expert, by class_path: anything with `act(observation, info)`.
+        policy: the expert, by class_path: anything with `act(observation, info)`, and with `begin(env)` if it
+            wants to know that an episode begins.
         episodes: the number of episodes that it plays, one or more.
         seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
         min_return: the lowest return of an episode that is kept; null keeps all.
@@ -147,6 +151,8 @@ class ExpertDemonstrations:
     def _play(self, env: gymnasium.Env, agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
         turns, episode_return, done = [], 0.0, False
         observation, info = env.reset(seed=seed)
+        if hasattr(self.policy, "begin"):
+            self.policy.begin(env)
         while not done:
             candidates = tuple(agent.candidates(observation, info) or ())
             answer = self.policy.act(observation, info)
