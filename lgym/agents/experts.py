@@ -1,4 +1,4 @@
-"""Scripted experts to demonstrate with: each has `act(observation, info)`, one that plans `begin(env)` too."""
+"""Scripted experts to demonstrate with: each has `act(observation, info)`, a planner `begin(env)` too."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
