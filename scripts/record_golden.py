@@ -109,16 +109,17 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     demonstrations = {"demonstrations": [JsonlDemonstrations(str(examples))], "sft_batch_size": 4}
     everything: dict[str, Any] = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
     braked: dict[str, Any] = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}
+    bonus = LossConfig(entropy_coef=0.003, old_kl_coef=0.1, old_kl_target=0.02)
     cold = CriticConfig()
     supervised = SFTConfig(coef=0.5, rollouts=1)
     made: dict[str, tuple[Any, dict[str, Any]]] = {
-        "PPO, candidates": (modules.PPO(llm=llm), {}),
+        "PPO, candidates": (modules.PPO(llm=llm, loss=bonus), {}),
         "PPO, candidates, length by tokens": (
-            modules.PPO(llm=llm, policy=candidates(length_normalization="token")),
+            modules.PPO(llm=llm, policy=candidates(length_normalization="token"), loss=bonus),
             {"history": 1},
         ),
         "PPO, candidates, constrained decoding": (
-            modules.PPO(llm=llm, policy=candidates(constrained_decoding=True)),
+            modules.PPO(llm=llm, policy=candidates(constrained_decoding=True), loss=bonus),
             {},
         ),
         "PPO, candidates, reference and clipped values": (
@@ -131,7 +132,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
             {"turns_per_rollout": 24, "episodes_per_rollout": None},
         ),
         "PPO, candidates, demonstrations": (
-            modules.PPO(llm=llm, policy=candidates(), sft=supervised),
+            modules.PPO(llm=llm, policy=candidates(), loss=bonus, sft=supervised),
             demonstrations,
         ),
         "PPO, candidates, brake": (
@@ -144,6 +145,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
             modules.PPO(
                 llm=llm,
                 policy=candidates(),
+                loss=bonus,
                 critic=CriticConfig(value_warmup=1, detach_value=True),
                 whiten_advantages=False,
                 gae_lambda=0.5,
