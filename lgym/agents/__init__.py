@@ -6,7 +6,9 @@ from lgym.agents.cartpole import CartPoleAgent
 from lgym.agents.cliff_walking import CliffWalkingAgent
 from lgym.agents.frozen_lake import FrozenLakeAgent
 from lgym.agents.general import GeneralAgent
+from lgym.agents.guess_number import GuessNumberAgent
 from lgym.agents.maze import MazeAgent
+from lgym.agents.sokoban import SokobanAgent
 from lgym.agents.taxi import TaxiAgent
 from lgym.agents.textworld import TextWorldAgent
 
@@ -17,7 +19,9 @@ __all__ = [
     "CliffWalkingAgent",
     "FrozenLakeAgent",
     "GeneralAgent",
+    "GuessNumberAgent",
     "MazeAgent",
+    "SokobanAgent",
     "TaxiAgent",
     "TextAgent",
     "TextWorldAgent",

@@ -70,6 +70,19 @@ class BalancePole:
         return int(angle + 0.3 * angular_velocity + 0.05 * position + 0.1 * velocity > 0)
 
 
+class Walkthrough:
+    """The way to win that the environment itself knows, `info["policy_commands"]`, as `lgym/TextWorld-v0`
+    has it."""
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> str:
+        if not info.get("policy_commands"):
+            raise ConfigError(
+                "Walkthrough follows policy_commands, and the info has none: take an environment that tells "
+                "a way to win, such as lgym/TextWorld-v0."
+            )
+        return str(info["policy_commands"][0])
+
+
 class BabyAIBot:
     """The planner of BabyAI's levels that comes with minigrid (Chevalier-Boisvert et al. 2018,
     arXiv:1810.08272, section 3.4). It sees what the agent sees, and keeps a map of it."""

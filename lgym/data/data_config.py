@@ -143,6 +143,10 @@ class SupervisedConfig:
     """Turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
     lgym.data.ExpertDemonstrations."""
 
+    demonstration_env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments in which the environment differs that experts demonstrate in, such as games kept
+    apart."""
+
     self_imitation: BestEpisodeBuffer | None = None
     """Supervised learning from the run's own best episodes: lgym.data.BestEpisodeBuffer."""
 

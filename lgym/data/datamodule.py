@@ -73,7 +73,9 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
                 self.logged = self._read_log(self.logged_episodes)
             given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
             validation.require_imitation(given, self.learner.uses_sft)
-            self._demonstrated = load_demonstrations(self.demonstrations or (), self.agent, self.make_env)
+            self._demonstrated = load_demonstrations(
+                self.demonstrations or (), self.agent, self.env_maker("demonstrate")
+            )
 
     def make_collector(self, stage: str, kept_transcripts: int = 0) -> Collector:
         """The environments of a stage, with their reset seeds, in this process of the run."""

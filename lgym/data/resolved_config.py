@@ -67,14 +67,16 @@ class ResolvedConfig(DataConfig):
         """A function that makes an environment as a stage plays it: fit, validate, test or predict.
 
         Args:
-            stage: of the run.
+            stage: of the run, or demonstrate.
             **changed: `max_episode_steps` or `frame_skip` in place of the run's.
         """
         kwargs = self.env_kwargs or {}
-        if stage != "fit":
-            kwargs = kwargs | (self.eval_env_kwargs or {})
-        if stage == "test":
-            kwargs = kwargs | (self.test_env_kwargs or {})
+        for differing in {
+            "fit": (),
+            "demonstrate": (self.demonstration_env_kwargs,),
+            "test": (self.eval_env_kwargs, self.test_env_kwargs),
+        }.get(stage, (self.eval_env_kwargs,)):
+            kwargs = kwargs | (differing or {})
         wrappers = [portable(wrapper) for wrapper in self.wrappers or ()]
         steps = {"max_episode_steps": self.max_episode_steps, "frame_skip": self.frame_skip}
         return partial(make_env, self.env, kwargs, wrappers=wrappers, **(steps | changed))

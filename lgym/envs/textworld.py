@@ -45,6 +45,9 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         rooms: of each game; a number, or [lowest, highest], of which each game has its own.
         objects: the least number of things and containers; a number or a range.
         quest_length: the most steps to win; a number or a range.
+        quest_breadth: the things that a step may need at once: a number, or [lowest, highest], between which
+            TextWorld draws. With [1, 5] game number s is the one that `tw-make custom --world-size ROOMS
+            --nb-objects OBJECTS --quest-length STEPS --seed s` makes.
         games: the number of different games.
         first_game: the number of the first. Ranges that do not overlap are games kept apart, to train and to
             evaluate on.
@@ -67,6 +70,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         rooms: int | Sequence[int] = (2, 3),
         objects: int | Sequence[int] = 4,
         quest_length: int | Sequence[int] = (2, 3),
+        quest_breadth: int | Sequence[int] = 1,
         games: int = 100,
         first_game: int = 0,
         files: str | Sequence[str] | None = None,
@@ -74,7 +78,16 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         render_mode: str | None = None,
     ) -> None:
         EzPickle.__init__(
-            self, rooms, objects, quest_length, games, first_game, files, intermediate_rewards, render_mode
+            self,
+            rooms,
+            objects,
+            quest_length,
+            quest_breadth,
+            games,
+            first_game,
+            files,
+            intermediate_rewards,
+            render_mode,
         )
         try:
             import textworld  # noqa: F401
@@ -87,8 +100,10 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
             ) from error
         self.render_mode = render_mode
         self.intermediate_rewards = intermediate_rewards
-        amounts = [x if isinstance(x, int) else tuple(x) for x in (rooms, objects, quest_length)]
-        self._games = made_games(*amounts, games, first_game) if files is None else given_games(files)
+        *amounts, breadth = (
+            x if isinstance(x, int) else tuple(x) for x in (rooms, objects, quest_length, quest_breadth)
+        )
+        self._games = made_games(*amounts, games, first_game, breadth) if files is None else given_games(files)
         self._play: Any = None  # TextWorld's own environment of the game
         self._state: Any = None
         self._observation = ""

@@ -82,12 +82,20 @@ def given_games(files: str | Sequence[str]) -> Games:
 
 
 @cache
-def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int, first_game: int) -> Games:
+def made_games(
+    rooms: Amount,
+    objects: Amount,
+    quest_length: Amount,
+    games: int,
+    first_game: int,
+    quest_breadth: Amount = 1,
+) -> Games:
     """Games number `first_game` to `first_game + games - 1`.
 
     The same games are the same object, so that they share a progress bar. Where an amount is a range, a
-    game's own is drawn by its number.
+    game's own is drawn by its number; that of `quest_breadth` by TextWorld itself.
     """
+    breadth = _range("quest_breadth", quest_breadth, 1)
     ranges = (
         _range("rooms", rooms, 1),
         _range("objects", objects, 0),
@@ -101,8 +109,9 @@ def made_games(rooms: Amount, objects: Amount, quest_length: Amount, games: int,
     for seed in range(first_game, first_game + games):
         rng = random.Random(seed)
         n_rooms, n_objects, steps = (rng.randint(low, high) for low, high in ranges)
-        path = _folder() / f"rooms{n_rooms}-objects{n_objects}-quest{steps}-seed{seed}.z8"
-        recipes[path] = partial(_generate, n_rooms, n_objects, steps, seed)
+        wide = "" if max(breadth) == 1 else f"-breadth{breadth[0]}to{breadth[1]}"
+        path = _folder() / f"rooms{n_rooms}-objects{n_objects}-quest{steps}{wide}-seed{seed}.z8"
+        recipes[path] = partial(_generate, n_rooms, n_objects, steps, seed, breadth)
     return Games(recipes)
 
 
@@ -143,11 +152,12 @@ def _compiled(path: Path) -> Path:
     return _folder() / f"{path.stem}-{hashlib.sha256(content.read_bytes()).hexdigest()[:16]}.z8"
 
 
-def _generate(rooms: int, objects: int, quest_length: int, seed: int) -> Game:
+def _generate(rooms: int, objects: int, quest_length: int, seed: int, quest_breadth: Sequence[int]) -> Game:
     options = GameOptions()
     options.nb_rooms = rooms
     options.nb_objects = objects
     options.quest_length = quest_length
+    options.chaining.min_breadth, options.chaining.max_breadth = quest_breadth
     options.seeds = seed
     try:
         return generator.make_game(options)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lgym.agents import GeneralAgent
-from lgym.agents.experts import BabyAIBot, BalancePole, BasicStrategy, DealersRule, Uniform
+from lgym.agents.experts import BabyAIBot, BalancePole, BasicStrategy, DealersRule, Uniform, Walkthrough
 from lgym.data import ExpertDemonstrations
 from lgym.envs import blackjack, make_env
 
@@ -70,6 +70,12 @@ def test_the_dealers_rule_is_disturbed_as_often_as_it_says():
     assert against == pytest.approx(0.25, abs=0.03)
     with pytest.raises(ValueError, match="noise is 2"):
         DealersRule(noise=2)
+
+
+def test_a_walkthrough_takes_the_next_command_that_wins():
+    assert Walkthrough().act("", {"policy_commands": ["go east", "open box"]}) == "go east"
+    with pytest.raises(ValueError, match="the info has none: take an environment that tells"):
+        Walkthrough().act("", {})
 
 
 @pytest.mark.parametrize("level", ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0", "BabyAI-PutNextLocal-v0"])

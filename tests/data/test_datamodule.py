@@ -10,6 +10,7 @@ from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import text_response
 from lgym.agents import FrozenLakeAgent
 from lgym.data import ReplayBuffer, RolloutDataModule
+from lgym.data.imitation.demonstrations import Demonstration
 
 
 def echo_returns(**kwargs):
@@ -67,6 +68,28 @@ def test_evaluation_is_worded_by_its_own_environment():
     assert "slippery" not in data.prompt_builder("fit").render((), "")
     same = lakes(env_kwargs=small)
     assert same.prompt_builder("test") is same.prompt_builder("fit")
+
+
+def test_experts_may_demonstrate_in_another_environment():
+    """What differs in evaluation is none of theirs; without their own they play that of training."""
+
+    class Lookout:
+        def demonstrations(self, agent, make_env):
+            return [Demonstration(agent.format_observation(0), str(make_env().unwrapped.desc.shape))]
+
+    small, large = {"map_name": "4x4"}, {"map_name": "8x8"}
+    for kwargs, size in (({}, 4), ({"demonstration_env_kwargs": large}, 8)):
+        data = RolloutDataModule(
+            env="FrozenLake-v1",
+            agent=FrozenLakeAgent(),
+            episodes_per_rollout=1,
+            num_envs=1,
+            env_kwargs=small,
+            demonstrations=[Lookout()],
+            **{"eval_env_kwargs": large if size == 4 else None, **kwargs},
+        )
+        attach(data, RecordingLearner(uses_sft=True)).setup("fit")
+        assert data._demonstrated[0].response_text == f"({size}, {size})"
 
 
 @pytest.mark.parametrize("name", ["update_epochs", "minibatch_size"])

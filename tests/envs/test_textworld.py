@@ -3,12 +3,14 @@ behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -164,6 +166,20 @@ def test_ranges_are_kept_apart_and_drawn_by_number():
 
 
 @pytest.mark.slow
+def test_a_breadth_of_one_to_five_makes_the_games_of_tw_make(tmp_path):
+    """A breadth that does not reach the generator makes game 1 another one: its quest has the computer."""
+    script = Path(sys.executable).parent / "tw-make"
+    options = "custom --world-size 2 --nb-objects 3 --quest-length 4 --seed 1 --silent --output".split()
+    subprocess.run([sys.executable, script, *options, tmp_path / "game.z8"], check=True)
+    ours = made_games(2, 3, 4, 1, 1, (1, 5)).path(0)
+    assert ours.name == "rooms2-objects3-quest4-breadth1to5-seed1.z8"
+    assert json.loads(ours.with_suffix(".json").read_text()) == json.loads((tmp_path / "game.json").read_text())
+    linear = made_games(2, 3, 4, 1, 1).path(0)
+    assert "computer" in linear.with_suffix(".json").read_text()
+    assert "computer" not in ours.with_suffix(".json").read_text()
+
+
+@pytest.mark.slow
 def test_processes_may_compile_the_same_game_at_once(tmp_path):
     """Into an empty folder, with hash seeds of their own; both play the same game."""
     code = f"from lgym.envs import make_env\nprint(make_env('lgym/TextWorld-v0', {SMALL}).reset(seed=1))"
@@ -248,6 +264,7 @@ def test_files_that_are_no_games_are_refused(tmp_path):
         ({"rooms": [3, 2]}, r"rooms is \(3, 2\)"),
         ({"quest_length": [1, 2, 3]}, r"quest_length is \(1, 2, 3\)"),
         ({"objects": -1}, "objects is -1"),
+        ({"quest_breadth": [0, 2]}, r"quest_breadth is \(0, 2\)"),
     ],
 )
 def test_settings_that_make_no_game_are_refused(settings, message):

@@ -1,0 +1,62 @@
+"""reasoning-gym's tasks as environments of one turn."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from lgym.agents.experts import Walkthrough
+from lgym.envs import make_env
+from lgym.envs.reasoning import ReasoningGymEnv
+
+
+@pytest.fixture
+def env():
+    pytest.importorskip("reasoning_gym")
+    return ReasoningGymEnv("leg_counting", items=5, config={"max_animals": 3})
+
+
+def test_the_right_answer_is_a_success_and_another_is_not(env):
+    question, info = env.reset(seed=0)
+    assert "legs" in question
+    assert env.step("no number")[1:] == (0.0, True, False, info)
+    env.reset(seed=0)
+    _, reward, terminated, _, after = env.step(f" {Walkthrough().act(question, info)} ")
+    assert (reward, terminated, after["success"]) == (1.0, True, True)
+
+
+def test_questions_are_numbered_and_kept_apart(env):
+    texts = [env.reset(seed=seed)[0] for seed in range(6)]
+    assert len(set(texts)) == 5
+    assert texts[5] == texts[0]
+    others = ReasoningGymEnv("leg_counting", first_item=5, items=5, config={"max_animals": 3})
+    assert not {others.reset(seed=seed)[0] for seed in range(5)} & set(texts)
+
+
+def test_it_is_a_gymnasium_environment_and_can_be_pickled(env):
+    check_env(env, skip_render_check=True)
+    assert pickle.loads(pickle.dumps(env)).reset(seed=1) == env.reset(seed=1)
+    assert make_env("lgym/ReasoningGym-v0", {"task": "gcd"}).reset(seed=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "leg_count"}, "'leg_count'.*Its tasks are .*leg_counting"),
+        ({"task": "leg_counting", "config": {"legs": 4}}, "unexpected keyword argument 'legs'. Change config"),
+        ({"task": "leg_counting", "items": 0}, "items is 0"),
+    ],
+)
+def test_settings_that_ask_nothing_are_refused(settings, message):
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(ValueError, match=message):
+        ReasoningGymEnv(**settings)
+
+
+def test_without_the_package_the_way_out_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ValueError, match=r'pip install "lgym\[reasoning\]"'):
+        make_env("lgym/ReasoningGym-v0", {"task": "gcd"})
