@@ -26,12 +26,30 @@ def test_a_row_is_of_medians_and_their_ratio():
 @pytest.mark.slow
 def test_both_versions_are_run(model_folder, capsys):
     """Catches a version that is not run from its own folder, and words that do not reach `lgym fit`."""
-    words = "--data.env FrozenLake-v1 --data.num_envs 2 --data.turns_per_rollout 8 --data.eval_episodes 1".split()
+    words = [
+        "--data.env",
+        "FrozenLake-v1",
+        "--data.num_envs",
+        "2",
+        "--data.turns_per_rollout",
+        "8",
+        "--data.eval_episodes",
+        "1",
+    ]
     compare_versions.main(
         ["HEAD", "--repeat", "1", *words, "--model.llm.model", str(model_folder), "--trainer.max_epochs", "2"]
     )
     assert "| playing |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="one rollout"):
         compare_versions.main(
-            ["HEAD", "--repeat", "1", *words, "--model.llm.model", str(model_folder), "--trainer.max_epochs", "1"]
+            [
+                "HEAD",
+                "--repeat",
+                "1",
+                *words,
+                "--model.llm.model",
+                str(model_folder),
+                "--trainer.max_epochs",
+                "1",
+            ]
         )

@@ -8,7 +8,7 @@ import numpy as np
 from lgym.types import ConfigError
 
 
-class GuessNumberEnv(gymnasium.Env[np.ndarray, int]):
+class GuessNumberEnv(gymnasium.Env[np.ndarray, Any]):
     """A number that is drawn at each reset, and hints whether a guess was too low or too high.
 
     An observation is the lowest and the highest number that the hints leave open, the last hint (-1: too low,

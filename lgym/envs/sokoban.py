@@ -105,12 +105,12 @@ def made_level(number: int, size: int, boxes: int, walls: float, least_moves: in
         if way is not None and len(way) >= least_moves:
             return level
     raise ConfigError(
-        f"No level of size {size} with {boxes} boxes, {walls:g} of its cells walls and {least_moves} moves or "
-        f"more was found in {ATTEMPTS:,} draws: give a larger size, fewer boxes or fewer moves."
+        f"No level of size {size} with {boxes} boxes, {walls:g} of its cells walls and {least_moves} moves "
+        f"or more was found in {ATTEMPTS:,} draws: give a larger size, fewer boxes or fewer moves."
     )
 
 
-class SokobanEnv(gymnasium.Env[np.ndarray, int]):
+class SokobanEnv(gymnasium.Env[np.ndarray, Any]):
     """Sokoban in a room whose level is drawn anew at each reset.
 
     The actions 0 to 3 move up, down, left and right, and push a box that stands there. Rewards are those of
@@ -145,9 +145,9 @@ class SokobanEnv(gymnasium.Env[np.ndarray, int]):
     ) -> None:
         if size < 4 or boxes < 1 or not 0 <= walls < 1 or first_level < 0 or levels < 1:
             raise ConfigError(
-                f"size={size}, boxes={boxes}, walls={walls}, first_level={first_level}, levels={levels}: give "
-                "a size of 4 or more, 0 <= walls < 1, a first level of 0 or more, and at least one box and "
-                "level."
+                f"size={size}, boxes={boxes}, walls={walls}, first_level={first_level}, levels={levels}: "
+                "give a size of 4 or more, 0 <= walls < 1, a first level of 0 or more, and at least one box "
+                "and level."
             )
         self.size = size
         self.boxes = boxes

@@ -103,7 +103,9 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         *amounts, breadth = (
             x if isinstance(x, int) else tuple(x) for x in (rooms, objects, quest_length, quest_breadth)
         )
-        self._games = made_games(*amounts, games, first_game, breadth) if files is None else given_games(files)
+        self._games = (
+            made_games(*amounts, games, first_game, breadth) if files is None else given_games(files)
+        )
         self._play: Any = None  # TextWorld's own environment of the game
         self._state: Any = None
         self._observation = ""

@@ -8,6 +8,7 @@
     policy_losses     log-probabilities and advantages -> a loss per entry
     q_learning        log-probabilities and values -> values of actions, and their targets
     value_losses      values and returns -> a loss per entry
+    value_offset      rewards and values -> the level by which all values miss
     kl                divergences, their one-sample estimators, entropy
     reliability       advantages of two halves of the episodes -> the share that is not chance
     confidence        half the widths of 95 % intervals
@@ -49,6 +50,7 @@ from lgym.functional.reliability import split_half_reliability
 from lgym.functional.returns import discounted_returns, n_step_returns
 from lgym.functional.truncation import truncate_logits
 from lgym.functional.value_losses import clipped_value_loss, value_loss
+from lgym.functional.value_offset import value_offset
 
 __all__ = [
     "bootstrap_interval",
@@ -85,6 +87,7 @@ __all__ = [
     "state_advantages",
     "truncate_logits",
     "value_loss",
+    "value_offset",
     "variance_within_and_across",
     "whiten",
     "wilson_margin",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lgym import distributed
-from lgym.functional import explained_variance, gae, whiten
+from lgym.functional import explained_variance, gae, value_offset, whiten
 from lgym.models.value_head import ValueHead
 from lgym.modules.response_batch import RolloutTurns
 from lgym.rollout import Rollout
@@ -49,7 +49,8 @@ def gae_advantages(
     whiten_advantages: bool,
     value_head: ValueHead,
 ) -> Advantages:
-    """GAE along a timeline: the discount counts turns, `gae_lambda` steps.
+    """GAE along a timeline, from values that are right on average: the discount counts turns, `gae_lambda`
+    steps.
 
     Args:
         turns: the rollout's.
@@ -63,13 +64,15 @@ def gae_advantages(
         [steps] advantages, returns and values. Where the rollout tells no action from another, advantages are
         0, and the value head's statistics stay.
     """
+    discounts = gamma ** (timeline.mask if timeline.ends_turn is None else timeline.ends_turn).float()
+    offset = _value_offset(timeline, discounts)
     advantages, returns = gae(
         timeline.rewards,
-        timeline.values,
-        timeline.next_values,
+        timeline.values + offset,
+        timeline.next_values + offset,
         timeline.terminated,
         timeline.truncated,
-        gamma=gamma if timeline.ends_turn is None else gamma ** timeline.ends_turn.float(),
+        gamma=discounts,
         gae_lambda=gae_lambda,
     )
     advantages, returns, values = (x[timeline.mask] for x in (advantages, returns, timeline.values))
@@ -85,7 +88,26 @@ def gae_advantages(
             if whiten_advantages
             else advantages / float(value_head.std)
         )
-    return Advantages(advantages, returns, values, {"value/explained_variance": float(variance)}, idle)
+    metrics = {"value/explained_variance": float(variance), "value/offset": offset}
+    return Advantages(advantages, returns, values, metrics, idle)
+
+
+def _value_offset(timeline: Timeline, discounts: Tensor) -> float:
+    """The level by which the values of a timeline, of all processes, miss.
+
+    Args:
+        timeline: of E streams of S steps.
+        discounts: [E, S] of what follows each step.
+    """
+    mask = timeline.mask
+    ends_turn = mask if timeline.ends_turn is None else mask & timeline.ends_turn
+    columns = (timeline.rewards, timeline.values, timeline.next_values, timeline.terminated, discounts)
+    rewards, values, next_values, terminated, gamma = (
+        distributed.all_gather_cat(column[mask]) for column in columns
+    )
+    horizon = int(distributed.all_gather_cat(ends_turn.sum(1)).max())
+    offset = value_offset(rewards, values, next_values, terminated, gamma=gamma, horizon=horizon)
+    return float(offset)
 
 
 def turn_timeline(turns: RolloutTurns) -> Timeline:

@@ -46,7 +46,10 @@ def test_it_is_a_gymnasium_environment_and_can_be_pickled(env):
     ("settings", "message"),
     [
         ({"task": "leg_count"}, "'leg_count'.*Its tasks are .*leg_counting"),
-        ({"task": "leg_counting", "config": {"legs": 4}}, "unexpected keyword argument 'legs'. Change config"),
+        (
+            {"task": "leg_counting", "config": {"legs": 4}},
+            "unexpected keyword argument 'legs'. Change config",
+        ),
         ({"task": "leg_counting", "items": 0}, "items is 0"),
     ],
 )

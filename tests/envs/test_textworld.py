@@ -169,11 +169,25 @@ def test_ranges_are_kept_apart_and_drawn_by_number():
 def test_a_breadth_of_one_to_five_makes_the_games_of_tw_make(tmp_path):
     """A breadth that does not reach the generator makes game 1 another one: its quest has the computer."""
     script = Path(sys.executable).parent / "tw-make"
-    options = "custom --world-size 2 --nb-objects 3 --quest-length 4 --seed 1 --silent --output".split()
+    options = [
+        "custom",
+        "--world-size",
+        "2",
+        "--nb-objects",
+        "3",
+        "--quest-length",
+        "4",
+        "--seed",
+        "1",
+        "--silent",
+        "--output",
+    ]
     subprocess.run([sys.executable, script, *options, tmp_path / "game.z8"], check=True)
     ours = made_games(2, 3, 4, 1, 1, (1, 5)).path(0)
     assert ours.name == "rooms2-objects3-quest4-breadth1to5-seed1.z8"
-    assert json.loads(ours.with_suffix(".json").read_text()) == json.loads((tmp_path / "game.json").read_text())
+    assert json.loads(ours.with_suffix(".json").read_text()) == json.loads(
+        (tmp_path / "game.json").read_text()
+    )
     linear = made_games(2, 3, 4, 1, 1).path(0)
     assert "computer" in linear.with_suffix(".json").read_text()
     assert "computer" not in ours.with_suffix(".json").read_text()

@@ -82,6 +82,9 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     ),
     "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
+    "value_offset": lambda d: F.value_offset(
+        *(numbers(d, seed=seed, shape=(15,)) for seed in range(3)), ~MASK.flatten(), gamma=0.99, horizon=5
+    ),
     "variance_within_and_across": lambda d: F.variance_within_and_across(
         numbers(d, shape=(15,)), IDS.flatten() % 4
     ),

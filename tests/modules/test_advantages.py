@@ -63,9 +63,10 @@ def turn_returns(module, **changes) -> list[float]:
         (GiGPO, {"scale_by_std": False, "gamma": 1.0, "step_weight": 0.5}, [1.5, 1, -1.5, -1, 0, 0]),
         # returns to go at gamma 0.5: 2, 2, 0.5, 1, 0.5, 0.5; their mean is 6.5 / 6
         (REINFORCE, PLAIN | {"gamma": 0.5}, [e - 6.5 / 6 for e in (2, 2, 0.5, 1, 0.5, 0.5)]),
-        (A2C, PLAIN | {"gamma": 0.5}, [2, 2, 0.5, 1, 0.5, 0.5]),  # every value is 0
-        (PPO, PLAIN | {"gamma": 0.5, "gae_lambda": 1.0}, [2, 2, 0.5, 1, 0.5, 0.5]),
-        (PPO, PLAIN | {"gamma": 0.5, "gae_lambda": 0.0}, [1, 2, 0, 1, 0.5, 0.5]),
+        # every value is 0, and should be 1: rewards of 5 in six turns of which two are discounted, 5 / (6 - 2 / 2)
+        (A2C, PLAIN | {"gamma": 0.5}, [1, 1, -0.5, 0, -0.5, -0.5]),
+        (PPO, PLAIN | {"gamma": 0.5, "gae_lambda": 1.0}, [1, 1, -0.5, 0, -0.5, -0.5]),
+        (PPO, PLAIN | {"gamma": 0.5, "gae_lambda": 0.0}, [0.5, 1, -0.5, 0, -0.5, -0.5]),
     ],
 )
 def test_advantages_by_hand(algorithm, settings, expected):
@@ -78,17 +79,18 @@ def test_advantages_by_hand(algorithm, settings, expected):
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
 def test_truncation_bootstraps_and_termination_does_not(algorithm):
     """Episode 2 has the value 10 where it ended: that counts, at gamma 0.5 as 5, where it was truncated, and
-    else not."""
+    else not. All values are too low, by 5 / 5, and by 10 / 4.5 where five more are expected of half a turn
+    more."""
     module = with_fixed_statistics(text_learner(algorithm, gamma=0.5, gae_lambda=1.0, **PLAIN))
     next_values = torch.zeros(2, 3)
     next_values[0, 2] = 10.0
-    assert turn_advantages(module, next_values=next_values)[4] == pytest.approx(0.5)
+    assert turn_advantages(module, next_values=next_values)[4] == pytest.approx(0.5 - 1)
     truncated = {
         "next_values": next_values,
         "terminated": torch.tensor([[False, True, False], [False, True, True]]),
         "truncated": torch.tensor([[False, False, True], [False, False, False]]),
     }
-    assert turn_advantages(module, **truncated)[4] == pytest.approx(5.5)
+    assert turn_advantages(module, **truncated)[4] == pytest.approx(5.5 - (10 / 4.5) / 2)
 
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
@@ -97,16 +99,17 @@ def test_truncation_bootstraps_and_termination_does_not(algorithm):
     [
         # 1 + 0.5 * 2 = 2, 2; 0 + 0.5 * 1 = 0.5, 1; 0.5, 0.5
         (1.0, [2.0, 2.0, 0.5, 1.0, 0.5, 0.5]),
-        # the next value in place of the rest: 1 + 0.5 * 2 = 2, 2; 0 + 0.5 * 3 = 1.5, 1; 0.5, 0.5
-        (0.0, [2.0, 2.0, 1.5, 1.0, 0.5, 0.5]),
+        # the next value in place of the rest: 1 + 0.5 * 0.9 = 1.45, 2; 0 + 0.5 * 1.9 = 0.95, 1; 0.5, 0.5
+        (0.0, [1.45, 2.0, 0.95, 1.0, 0.5, 0.5]),
     ],
 )
 def test_values_learn_returns(algorithm, gae_lambda, returns):
     """Catches a value that learns the turn's reward (1, 2, 0, 1, 0.5, 0.5) or its advantage in place of its
-    return."""
+    return. All values are 1.1 too high: their errors 1, 0, 0.5, -2, -2.5 and -2.5 sum to -5.5, of 5 turns that
+    are not discounted."""
     module = with_fixed_statistics(text_learner(algorithm, gamma=0.5, gae_lambda=gae_lambda, **PLAIN))
     assert turn_returns(module, **PROMPT_VALUES) == pytest.approx(returns, abs=1e-6)
-    values = [1.0, 2.0, 1.0, 3.0, 3.0, 3.0]  # of each turn's state
+    values = [value - 1.1 for value in (1.0, 2.0, 1.0, 3.0, 3.0, 3.0)]  # of each turn's state
     expected = [target - value for target, value in zip(returns, values, strict=True)]
     assert turn_advantages(module, **PROMPT_VALUES) == pytest.approx(expected, abs=1e-6)
 
@@ -114,21 +117,26 @@ def test_values_learn_returns(algorithm, gae_lambda, returns):
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
 def test_advantages_are_in_standard_deviations_of_returns(algorithm):
     """Catches advantages left in rewards, or returns divided as well. Returns are 2, 2, 0.5, 1, 0.5, 0.5: their
-    mean is 6.5 / 6, that of their squares 9.75 / 6, so their variance 1.625 - 42.25 / 36 = 0.451389."""
+    mean is 6.5 / 6, that of their squares 9.75 / 6, so their variance 1.625 - 42.25 / 36 = 0.451389. Values of 1, 2 and
+    3 are 1.1 too high."""
     module = text_learner(algorithm, gamma=0.5, gae_lambda=1.0, **PLAIN)
     assert turn_returns(module, **PROMPT_VALUES) == pytest.approx([2.0, 2.0, 0.5, 1.0, 0.5, 0.5], abs=1e-6)
-    expected = [a / 0.451389**0.5 for a in (2 - 1, 2 - 2, 0.5 - 1, 1 - 3, 0.5 - 3, 0.5 - 3)]
+    expected = [a / 0.451389**0.5 for a in (2 + 0.1, 2 - 0.9, 0.5 + 0.1, 1 - 1.9, 0.5 - 1.9, 0.5 - 1.9)]
     assert turn_advantages(module, **PROMPT_VALUES) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_standard_deviation_of_choices():
     """The same between candidates: returns to go are 1, -1, 0, 2 and 2, in the order of prompts; their mean is
-    0.8, that of their squares 2, so their variance 2 - 0.64 = 1.36."""
+    0.8, that of their squares 2, so their variance 2 - 0.64 = 1.36. Of three episodes, which begin at prompts 0, 0
+    and 2 and return 1, -1 and 2, all values are too low by the mean of what these lack."""
     module = candidate_learner(gamma=1.0, gae_lambda=1.0, **PLAIN)
     rollout = candidate_rollout(module)
-    batch, _ = module.prepare(rollout)
+    batch, metrics = module.prepare(rollout)
     assert batch.returns[:, 0].tolist() == pytest.approx([1.0, -1.0, 0.0, 2.0, 2.0], abs=1e-6)
-    expected = (batch.returns - rollout.prompt_values[batch.prompt_index][:, None]) / 1.36**0.5
+    values = rollout.prompt_values
+    offset = float(1.0 - values[0] - 1.0 - values[0] + 2.0 - values[2]) / 3
+    assert metrics["value/offset"] == pytest.approx(offset, abs=1e-6)
+    expected = (batch.returns - offset - values[batch.prompt_index][:, None]) / 1.36**0.5
     torch.testing.assert_close(batch.advantages, expected, rtol=1e-6, atol=1e-7)
 
 
@@ -160,21 +168,24 @@ def token_learner(**settings):
 
 def test_tokens_have_advantages_of_their_own(monkeypatch):
     """With lambda 0, a token is compared with the value of the next; the last of a turn with its reward and
-    the next turn's."""
+    the next turn's. All values are too low by one level, which counts at the ends of turns alone."""
     values = torch.rand(6, 4, generator=torch.Generator().manual_seed(1))  # sorted as the batch
     monkeypatch.setattr(
         "lgym.modules.ppo.evaluate_batch", lambda policy, batch: SimpleNamespace(values=values)
     )
     module = with_fixed_statistics(token_learner(gae_lambda=0.0))
-    batch, _ = module.prepare(text_rollout(next_values=torch.full((2, 3), 2.0)))
+    batch, metrics = module.prepare(text_rollout(next_values=torch.full((2, 3), 2.0)))
+    offset = metrics["value/offset"]  # rewards of 5, two turns that lead to a value of 2, and 6 first tokens
+    first = sum(float(values[row, 0]) for row in range(6))
+    assert offset == pytest.approx((5.0 + 2 * 0.5 * 2.0 - first) / (6 - 2 * 0.5), abs=1e-6)
     turn = batch.response_ids.index(RESPONSE_IDS[2])  # episode 1's first: four tokens, reward 0
     expected = [float(values[turn, t + 1] - values[turn, t]) for t in range(3)] + [
-        0.5 * 2.0 - float(values[turn, 3])
+        0.5 * (2.0 + offset) - float(values[turn, 3]) - offset
     ]
     assert batch.advantages[turn].tolist() == pytest.approx(expected, abs=1e-6)
     last = batch.response_ids.index(RESPONSE_IDS[3])  # its second, which terminates: three tokens, reward 1
     expected = [float(values[last, t + 1] - values[last, t]) for t in range(2)] + [
-        1.0 - float(values[last, 2])
+        1.0 - float(values[last, 2]) - offset
     ]
     assert batch.advantages[last, :3].tolist() == pytest.approx(expected, abs=1e-6)
     assert batch.returns[last, 2] == pytest.approx(1.0)
@@ -182,10 +193,10 @@ def test_tokens_have_advantages_of_their_own(monkeypatch):
 
 def test_the_standard_deviation_reaches_tokens():
     """With lambda 1, each token of an episode's last turn has that turn's reward (2, 1, 0.5 and 0.5) as its
-    return, and that minus its value over the standard deviation of the returns of all 13 tokens as its
-    advantage."""
+    return, and that minus its value, at the right level, over the standard deviation of the returns of all 13
+    tokens as its advantage."""
     module = token_learner(gae_lambda=1.0)
-    batch, _ = module.prepare(text_rollout(**PROMPT_VALUES))
+    batch, metrics = module.prepare(text_rollout(**PROMPT_VALUES))
     head = module.policy.llm.value_head
     std = float(batch.returns[batch.action_mask].std(correction=0))
     assert float(head.std) == pytest.approx(std, rel=1e-5)
@@ -202,7 +213,7 @@ def test_the_standard_deviation_reaches_tokens():
         assert batch.returns[row][mask].tolist() == pytest.approx(
             [reward] * len(RESPONSE_IDS[turn]), abs=1e-5
         )
-        expected = (reward - values[row][mask]) / std
+        expected = (reward - metrics["value/offset"] - values[row][mask]) / std
         assert batch.advantages[row][mask].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 

@@ -29,7 +29,7 @@ def test_prepare_sorts_turns_by_prompt_and_drops_idle_ones():
     """Advantages that land on the wrong turns teach the wrong lesson (SkyRL#1507)."""
     module = candidate_learner(gamma=1.0, gae_lambda=1.0, whiten_advantages=False)
     rollout = candidate_rollout(module)
-    batch, _ = module.prepare(rollout)
+    batch, metrics = module.prepare(rollout)
     assert batch.prompt_index.tolist() == [0, 0, 1, 1, 2]
     assert batch.choices.tolist() == [0, 1, 2, 0, 1]
     # lambda = gamma = 1: returns are the rewards still to come in the episode; their variance is
@@ -37,7 +37,8 @@ def test_prepare_sorts_turns_by_prompt_and_drops_idle_ones():
     torch.testing.assert_close(batch.returns[:, 0], torch.tensor([1.0, -1.0, 0.0, 2.0, 2.0]))
     torch.testing.assert_close(
         batch.advantages,
-        (batch.returns - rollout.prompt_values[batch.prompt_index][:, None]) / 1.36**0.5,
+        (batch.returns - rollout.prompt_values[batch.prompt_index][:, None] - metrics["value/offset"])
+        / 1.36**0.5,
     )
     assert batch.loss_scale == 1 / 5
 
