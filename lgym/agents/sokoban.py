@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from lgym.agents.base import TextAgent
@@ -16,6 +17,8 @@ from lgym.envs.sokoban import (
     TARGET,
     WALL,
     Cell,
+    SokobanEnv,
+    optimal_return,
 )
 
 KINDS = ("Free", "Wall", "Box")
@@ -40,6 +43,12 @@ class SokobanAgent(TextAgent):
 
     def __init__(self, show_map: bool = False) -> None:
         self.show_map = show_map
+        self._env = SokobanEnv()
+
+    def bind(self, env: gymnasium.Env) -> None:
+        """Read which levels are played, for the reference return."""
+        if isinstance(env.unwrapped, SokobanEnv):
+            self._env = env.unwrapped
 
     def format_observation(self, observation: Any) -> str:
         cells = np.asarray(observation)
@@ -55,6 +64,10 @@ class SokobanAgent(TextAgent):
             )
         text = f"{'. '.join(parts)}."
         return f"{text}\n{_map_text(cells)}" if self.show_map else text
+
+    def reference_returns(self) -> dict[str, float]:
+        """The mean return of the shortest solutions, over the first 200 levels."""
+        return {"optimal": optimal_return(self._env)}
 
 
 def _places(cells: np.ndarray, *kinds: int) -> list[Cell]:

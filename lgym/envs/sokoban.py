@@ -23,6 +23,8 @@ Cell = tuple[int, int]
 MOVES: tuple[Cell, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
 """Offsets of the actions up, down, left and right."""
 
+REFERENCE_LEVELS = 200  # the number of first levels over which the best return is a mean
+
 ATTEMPTS = 10_000  # draws after which settings are found to have no level
 
 STEP_REWARD, BOX_REWARD, WIN_REWARD = -0.1, 1.0, 10.0
@@ -108,6 +110,13 @@ def made_level(number: int, size: int, boxes: int, walls: float, least_moves: in
         f"No level of size {size} with {boxes} boxes, {walls:g} of its cells walls and {least_moves} moves "
         f"or more was found in {ATTEMPTS:,} draws: give a larger size, fewer boxes or fewer moves."
     )
+
+
+def optimal_return(env: "SokobanEnv") -> float:
+    """Mean return of the shortest solutions of an environment's first `REFERENCE_LEVELS` levels."""
+    numbers = range(env.first_level, env.first_level + min(env.levels, REFERENCE_LEVELS))
+    moves = [len(solution(env.made_level(number)) or ()) for number in numbers]
+    return float(WIN_REWARD + BOX_REWARD * env.boxes + STEP_REWARD * np.mean(moves))
 
 
 class SokobanEnv(gymnasium.Env[np.ndarray, Any]):

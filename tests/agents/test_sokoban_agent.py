@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lgym.agents import SokobanAgent
-from lgym.envs.sokoban import SYMBOLS
+from lgym.envs.sokoban import SYMBOLS, SokobanEnv
 
 
 def cells(*rows):
@@ -39,3 +39,12 @@ def test_boxes_on_targets_are_done_and_a_target_may_be_under_the_player():
 def test_the_map_is_shown_where_it_is_wanted():
     shown = SokobanAgent(show_map=True).format_observation(LEVEL)
     assert shown.splitlines()[1:3] == ["# # # # # #", "# O _ _ _ #"]
+
+
+def test_the_reference_return_is_that_of_the_levels_that_are_played():
+    agent, returns = SokobanAgent(), []
+    for first_level in (0, 500):
+        agent.bind(SokobanEnv(first_level=first_level, levels=20))
+        returns.append(agent.reference_returns()["optimal"])
+    assert returns[0] != returns[1]
+    assert all(9.0 < value < 10.8 for value in returns)

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from lgym.envs import make_env
-from lgym.envs.sokoban import BOX, PLAYER, TARGET, Level, SokobanEnv, made_level, solution
+from lgym.envs.sokoban import BOX, PLAYER, TARGET, Level, SokobanEnv, made_level, optimal_return, solution
 
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -70,6 +70,16 @@ def test_rewards_of_moves_and_of_a_box_that_leaves_its_target():
     env.level = level("######", "#PX.O#", "#.XO.#", "######")
     rewards = [env.step(action)[1] for action in (DOWN, RIGHT, RIGHT)]
     assert rewards == pytest.approx([-0.1, -0.1 + 1, -0.1 - 1])
+
+
+def test_the_best_return_is_that_of_the_shortest_solutions():
+    """Played out, level by level."""
+    env, returns = SokobanEnv(first_level=7, levels=3), []
+    for number in range(7, 10):
+        env.reset(seed=0)
+        env.level = env.made_level(number)
+        returns.append(sum(env.step(action)[1] for action in solution(env.level)))
+    assert optimal_return(env) == pytest.approx(np.mean(returns))
 
 
 def test_ranges_of_levels_are_kept_apart():
