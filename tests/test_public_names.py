@@ -36,7 +36,10 @@ def test_importing_the_environments_registers_them():
     done = subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True, text=True)
     assert done.stdout.split() == [
         "lgym/RandomFrozenLake-v0",
+        "lgym/GuessNumber-v0",
         "lgym/Maze-v0",
+        "lgym/ReasoningGym-v0",
+        "lgym/Sokoban-v0",
         "lgym/TextEnv-v0",
         "lgym/TextWorld-v0",
     ]

@@ -75,7 +75,7 @@ def _places(cells: np.ndarray, *kinds: int) -> list[Cell]:
 
 
 def _sides(cells: np.ndarray, place: Cell) -> dict[str, str]:
-    """What is beside a place; the player counts as free."""
+    """The kind of each neighboring cell of a place; the player counts as free."""
     row, column = place
     kinds = {WALL: "Wall", BOX: "Box", BOX_ON_TARGET: "Box"}
     return {

@@ -51,7 +51,9 @@ class GuessNumberEnv(gymnasium.Env[np.ndarray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        self.number = int(self.np_random.integers(self.lowest, self.highest + 1))
+        # A stream of its own: guesses of an action space with the same seed would always be right.
+        draw = np.random.default_rng(int(self.np_random.integers(2**63)))
+        self.number = int(draw.integers(self.lowest, self.highest + 1))
         self._start()
         return self._observation(), {"success": False}
 

@@ -15,7 +15,7 @@ WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 """The kinds of cells of an observation, the first six with gym-sokoban's numbers."""
 
 SYMBOLS = "#_O*XPS"
-"""How `render` shows each kind."""
+"""The letters of the kinds, as `render` shows them."""
 
 Cell = tuple[int, int]
 """Row and column."""
@@ -32,7 +32,7 @@ STEP_REWARD, BOX_REWARD, WIN_REWARD = -0.1, 1.0, 10.0
 
 
 class Level(NamedTuple):
-    """Where everything stands.
+    """The places of all things.
 
     Attributes:
         floor: the cells that are no wall, targets among them.

@@ -14,7 +14,9 @@ from lgym.agents import (
     CliffWalkingAgent,
     FrozenLakeAgent,
     GeneralAgent,
+    GuessNumberAgent,
     MazeAgent,
+    SokobanAgent,
     TaxiAgent,
     TextAgent,
     TextWorldAgent,
@@ -28,7 +30,9 @@ ENV_OF = {
     CliffWalkingAgent: "CliffWalking-v1",
     FrozenLakeAgent: "FrozenLake-v1",
     GeneralAgent: "MountainCar-v0",
+    GuessNumberAgent: "lgym/GuessNumber-v0",
     MazeAgent: "lgym/Maze-v0",
+    SokobanAgent: "lgym/Sokoban-v0",
     TaxiAgent: "Taxi-v4",
 }
 
@@ -97,7 +101,7 @@ def test_observations_read_as_text(agent, env):
 def test_candidates_are_legal_actions_in_order(agent, env):
     """A candidate that parses to another action than the one offered teaches the model the wrong word."""
     for observation, info in random_observations(env, 50):
-        parsed = [agent.parse(text) for text in agent.candidates(observation, info)]
+        parsed = [agent.parse(text) for text in agent.candidates(observation, info) or ()]
         assert all(action.ok and env.action_space.contains(action.action) for action in parsed)
         assert len({action.action for action in parsed}) == len(parsed)
 

@@ -41,6 +41,18 @@ def test_numbers_are_drawn_by_the_seed():
     assert numbers[0] == numbers[-1]
 
 
+def test_guesses_of_the_same_seed_know_nothing():
+    """Drawn alike, each of them would be the number."""
+    env = GuessNumberEnv(guesses=1)
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    hits = 0
+    for _ in range(50):
+        hits += env.step(env.action_space.sample())[1]
+        env.reset()
+    assert hits < 5
+
+
 def test_exact_values():
     """Of three numbers in two guesses: the middle one tells the rest, so the best is 1. At random: a third at
     once; else with the middle guess (1/3) the other is told, and with an outer one (2/3) two or none are
