@@ -1,5 +1,6 @@
 """The words of environments for a language model: one agent file per environment."""
 
+from lgym.agents.babyai import BabyAIAgent
 from lgym.agents.base import TextAgent
 from lgym.agents.blackjack import BlackjackAgent, BlackjackJsonAgent
 from lgym.agents.cartpole import CartPoleAgent
@@ -13,6 +14,7 @@ from lgym.agents.taxi import TaxiAgent
 from lgym.agents.textworld import TextWorldAgent
 
 __all__ = [
+    "BabyAIAgent",
     "BlackjackAgent",
     "BlackjackJsonAgent",
     "CartPoleAgent",

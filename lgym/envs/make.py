@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,6 +20,10 @@ EnvWrapper: TypeAlias = Callable[[gymnasium.Env], gymnasium.Env]
 
 REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
 """Packages that register environments when they are imported, by the beginning of these environments' ids."""
+
+
+PRINTING_MODULES = ("minigrid.envs.babyai.core.roomgrid_level",)
+"""Modules that print at resets what concerns nobody, as that a level was drawn again."""
 
 
 DEFAULT_TIME_LIMIT = 1000
@@ -80,6 +85,8 @@ def make_env(
             f"{env_id!r} could not be built with env_kwargs={dict(env_kwargs or {})!r}: {error}. "
             "See the environment's documentation for the arguments that it takes."
         ) from error
+    for name in sys.modules.keys() & set(PRINTING_MODULES):
+        vars(sys.modules[name])["print"] = _say_nothing
     if max_episode_steps is None and env.spec is not None and env.spec.max_episode_steps is None:
         env = DefaultTimeLimit(env, DEFAULT_TIME_LIMIT)
     if frame_skip > 1:
@@ -87,6 +94,10 @@ def make_env(
     for number, wrapper in enumerate(wrappers, start=1):
         env = _wrap(env, wrapper, f"Wrapper {number} of {len(wrappers)}")
     return env
+
+
+def _say_nothing(*words: Any) -> None:
+    pass
 
 
 def time_limit(env: gymnasium.Env) -> int | None:
