@@ -1,40 +1,56 @@
 """Writes a table of finished runs from their own records: TensorBoard's files and config.yaml.
 
     python scripts/results_table.py docs/first_tries.md runs/acrobot/version_0 [MORE_RUNS ...]
+    python scripts/results_table.py docs/results.md --held runs/cartpole/version_0 [MORE_RUNS ...]
 
 A run's row replaces that of the same environment and seed, or comes behind those of its environment; other
-rows, and the text around the table, stay. Returns are those of
-evaluations: sampled, and greedy, before the first step and at the end, and the best sampled one. What was
-learned was held where the rollouts of the last third return about as much as the best one. Minutes are those
-between the first and the last entry of a run's record.
+rows, and the text around the table, stay. Returns are those of evaluations: sampled, and greedy, before the
+first step and at the end, and the best sampled one. Minutes are those between the first and the last entry of
+a run's record.
+
+With `--held` the table is of runs that went on when they had learned, a row for each number of threads too,
+and its returns are those of rollouts. What was learned was held where those of the last third return about
+as much as the best one.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-BEGIN, END = "<!-- table: written by scripts/results_table.py -->", "<!-- end of the table -->"
 Row = tuple[str, ...]
-KEY = 2  # columns that tell rows apart: environment and seed
-HEADER = (
-    "environment",
-    "seed",
-    "minutes",
-    "rollouts",
-    "steps",
-    "sampled, at the start",
-    "sampled, best",
-    "sampled, at the end",
-    "greedy, at the end",
-    "best rollout",
-    "rollouts of the last third",
-)
+CLOSE = 0.95  # of the best, from which a rollout counts as one that had learned
+
+
+class Table(NamedTuple):
+    """A kind of table.
+
+    Attributes:
+        options: of the command that writes it, in the marks around it.
+        header: the names of its columns.
+        key: columns that tell rows apart, from the first on.
+        row: gives that of a run's folder.
+    """
+
+    options: str
+    header: Row
+    key: int
+    row: Callable[[Path], Row]
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """The lines around the table."""
+        return (
+            f"<!-- table: written by scripts/results_table.py{self.options} -->",
+            f"<!-- end of the table{self.options} -->",
+        )
 
 
 def scalars(run: Path) -> dict[str, list[tuple[float, float]]]:
@@ -47,66 +63,148 @@ def scalars(run: Path) -> dict[str, list[tuple[float, float]]]:
     }
 
 
-def row(run: Path) -> Row:
-    """A run as a row of the table."""
-    metrics = scalars(run)
-    for tag in ("rollout/total_turns", "rollout/return_mean", "val_sampled/return_mean"):
-        if tag not in metrics:
-            raise SystemExit(f"{run} has no metric {tag}; give the folder of a run of `fit`.")
-    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    kwargs = "".join(f", {name}: {value}" for name, value in (config["data"]["env_kwargs"] or {}).items())
-    times = [time for entries in metrics.values() for time, _ in entries]
-    turns = metrics["rollout/total_turns"]
-    sampled = [value for _, value in metrics["val_sampled/return_mean"]]
-    greedy = [value for _, value in metrics["val_greedy/return_mean"]]
-    rollouts = [value for _, value in metrics["rollout/return_mean"]]
+class Run:
+    """What a run recorded.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.metrics = scalars(folder)
+        for tag in ("rollout/total_turns", "rollout/return_mean", "val_sampled/return_mean"):
+            if tag not in self.metrics:
+                raise SystemExit(f"{folder} has no metric {tag}; give the folder of a run of `fit`.")
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        kwargs = (config["data"]["env_kwargs"] or {}).items()
+        self.env = f"`{config['data']['env']}`{''.join(f', {name}: {value}' for name, value in kwargs)}"
+        self.seed = str(config["seed_everything"])
+        self.machine = str(json.loads((folder / "run.json").read_text())["sessions"][-1]["machine"])
+
+    def values(self, tag: str) -> list[float]:
+        """A metric from entry to entry."""
+        return [value for _, value in self.metrics[tag]]
+
+
+def row(folder: Path) -> Row:
+    """A run as a row of what was learned."""
+    run = Run(folder)
+    times = [time for entries in run.metrics.values() for time, _ in entries]
+    turns = run.values("rollout/total_turns")
+    sampled, greedy = (run.values(f"val_{mode}/return_mean") for mode in ("sampled", "greedy"))
+    rollouts = run.values("rollout/return_mean")
     return (
-        f"`{config['data']['env']}`{kwargs}",
-        str(config["seed_everything"]),
+        run.env,
+        run.seed,
         f"{(max(times) - min(times)) / 60:.1f}",
         str(len(turns)),
-        f"{turns[-1][1]:,.0f}",
+        f"{turns[-1]:,.0f}",
         f"{sampled[0]:.2f}",
         f"{max(sampled):.2f}",
         f"{sampled[-1]:.2f}",
         f"{greedy[-1]:.2f}",
         f"{max(rollouts):.2f}",
-        f"{fmean(rollouts[-max(1, len(rollouts) // 3) :]):.2f}",
+        f"{fmean(last_third(rollouts)):.2f}",
     )
 
 
-def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """Old rows with new ones in the place of those of the same environment and seed, or behind those of their
-    environment, or at the end."""
+def held_row(folder: Path) -> Row:
+    """A run as a row of what was held."""
+    run = Run(folder)
+    rollouts = run.values("rollout/return_mean")
+    begun, best = rollouts[0], max(rollouts)
+    learned = next(n for n, value in enumerate(rollouts) if value - begun >= CLOSE * (best - begun))
+    processor, _, threads = run.machine.rpartition(", ")
+    return (
+        run.env,
+        run.seed,
+        threads,
+        str(len(rollouts)),
+        str(learned + 1),
+        f"{best:.2f}",
+        f"{min(rollouts[learned:]):.2f}",
+        f"{fmean(last_third(rollouts)):.2f}",
+        processor,
+    )
+
+
+def last_third(rollouts: Sequence[float]) -> Sequence[float]:
+    """The last third of a run's rollouts, at least one."""
+    return rollouts[-max(1, len(rollouts) // 3) :]
+
+
+LEARNED = Table(
+    "",
+    (
+        "environment",
+        "seed",
+        "minutes",
+        "rollouts",
+        "steps",
+        "sampled, at the start",
+        "sampled, best",
+        "sampled, at the end",
+        "greedy, at the end",
+        "best rollout",
+        "rollouts of the last third",
+    ),
+    2,
+    row,
+)
+HELD = Table(
+    " --held",
+    (
+        "environment",
+        "seed",
+        "threads",
+        "rollouts",
+        "95 % of the way after",
+        "best rollout",
+        "lowest from there on",
+        "mean of the last third",
+        "machine",
+    ),
+    3,
+    held_row,
+)
+
+
+def merged(old: Sequence[Row], new: Sequence[Row], key: int = LEARNED.key) -> list[Row]:
+    """Old rows with new ones in the place of those that the first `key` columns do not tell apart, or behind
+    those of their environment, or at the end."""
     rows = list(old)
     for cells in new:
-        same = [place for place, other in enumerate(rows) if other[:KEY] == cells[:KEY]]
+        same = [place for place, other in enumerate(rows) if other[:key] == cells[:key]]
         related = [place for place, other in enumerate(rows) if other[0] == cells[0]]
         start = same[0] if same else related[-1] + 1 if related else len(rows)
         rows[start : start + len(same)] = [cells]
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def markdown(kind: Table, rows: Sequence[Row]) -> str:
     """Rows as Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [HEADER, ("---",) * len(HEADER), *rows])
+    return "\n".join(
+        f"| {' | '.join(cells)} |" for cells in [kind.header, ("---",) * len(kind.header), *rows]
+    )
 
 
-def written(text: str) -> list[Row]:
+def written(kind: Table, text: str) -> list[Row]:
     """The rows of the table between the marks of a text: none where it has no marks, or other columns."""
-    if BEGIN not in text:
+    begin, end = kind.marks
+    if begin not in text:
         return []
-    lines = text.split(BEGIN, 1)[1].split(END, 1)[0].strip().splitlines()
+    lines = text.split(begin, 1)[1].split(end, 1)[0].strip().splitlines()
     rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
-    return rows[2:] if rows and rows[0] == HEADER else []
+    return rows[2:] if rows and rows[0] == kind.header else []
 
 
-def replaced(text: str, new: str) -> str:
+def replaced(kind: Table, text: str, new: str) -> str:
     """A text with what stands between the marks replaced; where there are none, with it at the end."""
-    if BEGIN not in text:
-        return f"{text.rstrip()}\n\n{BEGIN}\n{new}\n{END}\n".lstrip()
-    before, rest = text.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n{new}\n{END}{rest.split(END, 1)[1]}"
+    begin, end = kind.marks
+    if begin not in text:
+        return f"{text.rstrip()}\n\n{begin}\n{new}\n{end}\n".lstrip()
+    before, rest = text.split(begin, 1)
+    return f"{before}{begin}\n{new}\n{end}{rest.split(end, 1)[1]}"
 
 
 def main() -> None:
@@ -115,11 +213,13 @@ def main() -> None:
     )
     parser.add_argument("page", type=Path, help="the Markdown file to write the table to")
     parser.add_argument("runs", type=Path, nargs="+", help="folders of runs")
+    parser.add_argument("--held", action="store_true", help="write the table of what was held")
     arguments = parser.parse_args()
     page: Path = arguments.page
+    kind = HELD if arguments.held else LEARNED
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    rows = merged(written(text), list(map(row, arguments.runs)))
-    page.write_text(replaced(text, table(rows)), encoding="utf-8")
+    rows = merged(written(kind, text), list(map(kind.row, arguments.runs)), kind.key)
+    page.write_text(replaced(kind, text, markdown(kind, rows)), encoding="utf-8")
 
 
 if __name__ == "__main__":
