@@ -64,12 +64,14 @@ def gae_advantages(
         [steps] advantages, returns and values. Where the rollout tells no action from another, advantages are
         0, and the value head's statistics stay.
     """
-    discounts = gamma ** (timeline.mask if timeline.ends_turn is None else timeline.ends_turn).float()
-    offset = _value_offset(timeline, discounts)
+    ends_turn = timeline.mask if timeline.ends_turn is None else timeline.ends_turn
+    discounts = gamma ** ends_turn.float()
+    offset = _value_offset(timeline, discounts, turns=int(ends_turn.sum(1).max()))
+    level = offset * timeline.mask  # none where there is no step
     advantages, returns = gae(
         timeline.rewards,
-        timeline.values + offset,
-        timeline.next_values + offset,
+        timeline.values + level,
+        timeline.next_values + level,
         timeline.terminated,
         timeline.truncated,
         gamma=discounts,
@@ -92,20 +94,19 @@ def gae_advantages(
     return Advantages(advantages, returns, values, metrics, idle)
 
 
-def _value_offset(timeline: Timeline, discounts: Tensor) -> float:
+def _value_offset(timeline: Timeline, discounts: Tensor, *, turns: int) -> float:
     """The level by which the values of a timeline, of all processes, miss.
 
     Args:
         timeline: of E streams of S steps.
         discounts: [E, S] of what follows each step.
+        turns: of the longest stream.
     """
-    mask = timeline.mask
-    ends_turn = mask if timeline.ends_turn is None else mask & timeline.ends_turn
     columns = (timeline.rewards, timeline.values, timeline.next_values, timeline.terminated, discounts)
     rewards, values, next_values, terminated, gamma = (
-        distributed.all_gather_cat(column[mask]) for column in columns
+        distributed.all_gather_cat(column[timeline.mask]) for column in columns
     )
-    horizon = int(distributed.all_gather_cat(ends_turn.sum(1)).max())
+    horizon = max(distributed.all_gather_object(turns))
     offset = value_offset(rewards, values, next_values, terminated, gamma=gamma, horizon=horizon)
     return float(offset)
 

@@ -191,6 +191,22 @@ def test_tokens_have_advantages_of_their_own(monkeypatch):
     assert batch.returns[last, 2] == pytest.approx(1.0)
 
 
+def test_steps_that_are_none_have_no_level():
+    """Values that are added where a stream has ended would be errors there, which the last turn of a stream that
+    is shorter than others, and neither terminated nor truncated, would be credited with."""
+    changes = {
+        "mask": torch.tensor([[True, True, False], [True, True, True]]),
+        "rewards": torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 0.5]]),
+        "terminated": torch.tensor([[False, False, True], [False, True, True]]),
+    }
+    module = with_fixed_statistics(text_learner(PPO, gamma=0.5, gae_lambda=1.0, **PLAIN))
+    batch, metrics = module.prepare(text_rollout(**changes))
+    last = batch.response_ids.index(RESPONSE_IDS[1])  # reward 2, then half of a value of 0 at its level
+    offset = metrics["value/offset"]
+    assert offset > 0.1
+    assert float(batch.advantages[last, 0]) == pytest.approx(2.0 + 0.5 * offset - offset, abs=1e-6)
+
+
 def test_the_standard_deviation_reaches_tokens():
     """With lambda 1, each token of an episode's last turn has that turn's reward (2, 1, 0.5 and 0.5) as its
     return, and that minus its value, at the right level, over the standard deviation of the returns of all 13
