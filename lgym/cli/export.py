@@ -6,7 +6,8 @@ merged        a folder of transformers with the adapter in the weights, in bf16
 gguf          one file for llama.cpp, Ollama and LM Studio, with a Modelfile for Ollama beside it
 gguf-adapter  the adapter alone as GGUF, for `llama-server --lora` with a base of one's own
 
-The run's `adapter` folder is the peft format already. A README.md beside them says what they are.
+The run's `adapter` folder is the peft format already. A README.md beside them says what they are, with the
+learning curve as a picture.
 """
 
 import argparse
@@ -22,7 +23,10 @@ import yaml
 
 from lgym.callbacks.adapter_export import base_of, whereabouts
 from lgym.callbacks.model_card import model_card
-from lgym.callbacks.provenance import read_run
+from lgym.callbacks.provenance import RUN_FILE, read_run
+from lgym.cli.bench.pictures import learning_curves
+from lgym.cli.bench.records import record_of
+from lgym.cli.run_metrics import TURNS, read_scalars
 from lgym.models.export import GGUF_TYPES, load_merged, write_gguf, write_gguf_adapter
 from lgym.models.registry import find_entry
 from lgym.terminal import say
@@ -33,6 +37,7 @@ LOAD = {
     "gguf": "`llama-server -m {gguf}` of llama.cpp, or `ollama create NAME -f Modelfile`",
     "gguf-adapter": "`llama-server -m <the base as GGUF> --lora adapter.gguf`, of llama.cpp",
 }
+PICTURE = "learning_curve.png"
 LIBRARY = {"merged": "transformers", "gguf": "gguf", "gguf-adapter": "gguf"}
 
 
@@ -106,6 +111,17 @@ class Export:
         )
         (self.out / "README.md").write_text(card, encoding="utf-8")
 
+    def add_picture(self) -> None:
+        """Draws the run's learning curve and shows it in the card; nothing where TensorBoard's files are
+        gone."""
+        run = self.adapter.parent if self.adapter.name == "adapter" else self.adapter
+        if not (run / RUN_FILE).exists() or TURNS not in read_scalars(run):
+            return
+        curve = learning_curves([record_of(run, f"{self.run['algorithm']} on {self.run['env']}")])
+        curve.savefig(self.out / PICTURE, dpi=100, metadata={"Software": None})
+        with (self.out / "README.md").open("a", encoding="utf-8") as card:
+            card.write(f"\n## Learning curve\n\n![return over turns]({PICTURE})\n")
+
 
 FORMATS: dict[str, Callable[[Export], Path]] = {
     "merged": Export.write_merged,
@@ -166,4 +182,5 @@ def main(words: Sequence[str]) -> None:
         files = [path] if path.is_file() else list(path.rglob("*"))
         say(f"{name:<12}  {path}  ({sum(f.stat().st_size for f in files) / 1e6:,.1f} MB)")
     export.write_card(arguments.formats)
+    export.add_picture()
     say(f"{'card':<12}  {export.out / 'README.md'}")

@@ -55,6 +55,7 @@ def gather(run: Path, formats: Sequence[str], folder: Path, *, kind: str, base: 
         export.FORMATS[name](exported)
     if formats:
         exported.write_card(formats)
+    exported.add_picture()
     for name in RUN_FILES:
         if (run / name).exists():
             settings = without_folders(yaml.safe_load((run / name).read_text(encoding="utf-8")))

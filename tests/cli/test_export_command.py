@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 import yaml
 from peft import PeftModel
+from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from helpers import tiny
@@ -59,10 +61,23 @@ def test_a_merged_folder_is_a_plain_model(run, model_folder, tmp_path):
     assert str(model_folder) not in text
 
 
+def test_the_card_shows_the_learning_curve(run, tmp_path):
+    """Once, however often it is exported; not where the files that it is drawn from are gone."""
+    for _ in range(2):
+        main(["export", str(run), "--formats", "merged", "--out", str(tmp_path / "whole")])
+    assert (tmp_path / "whole" / "README.md").read_text().count("](learning_curve.png)") == 1
+    with Image.open(tmp_path / "whole" / "learning_curve.png") as picture:
+        assert picture.size == (600, 360)
+        assert len(set(picture.convert("L").tobytes())) > 10
+    shutil.copytree(run, tmp_path / "bare", ignore=shutil.ignore_patterns("events.out*"))
+    main(["push", "me/echo", str(tmp_path / "bare"), "--dry-run"])
+    assert "learning_curve" not in (tmp_path / "bare" / "push" / "README.md").read_text()
+
+
 def test_gguf_files_lie_beside_a_modelfile(run, tmp_path, capsys):
     main(["export", str(run), "--formats", "gguf", "gguf-adapter", "--type", "f32", "--out", str(tmp_path)])
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"model-f32.gguf", "adapter.gguf", "Modelfile", "README.md"}
+    assert names == {"model-f32.gguf", "adapter.gguf", "Modelfile", "README.md", "learning_curve.png"}
     assert "FROM ./model-f32.gguf" in (tmp_path / "Modelfile").read_text()
     assert 'SYSTEM """Say the word."""' in (tmp_path / "Modelfile").read_text()
     fields = gguf.GGUFReader(tmp_path / "model-f32.gguf").fields
