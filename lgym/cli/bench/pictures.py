@@ -24,8 +24,9 @@ def learning_curves(seeds: Sequence[RunRecord]) -> Figure:
         label = None if number else "rollouts"
         axes.plot(*_columns(record.curves.get(PLAYED, [])), color=ROLLOUTS, alpha=0.3, lw=0.8, label=label)
         axes.plot(*_columns(record.curves.get(metric, [])), ".-", color=SAMPLED, alpha=0.4, lw=0.8, ms=3)
+    of_seeds = f", mean of {len(seeds)}" if len(seeds) > 1 else ""
     axes.plot(*mean_curve([record.curves.get(metric, []) for record in seeds]), color=SAMPLED, lw=2.2,
-              label=f"{metric}, mean of {len(seeds)}")  # fmt: skip
+              label=f"{metric}{of_seeds}")  # fmt: skip
     for name, value in seeds[0].subject["reference_returns"].items():
         axes.axhline(value, color="black", ls=":", lw=0.8)
         axes.annotate(
