@@ -243,6 +243,11 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             yield f"history is {self.history}; it must be 0 or more turns, or full."
         if self.env_timeout <= 0:
             yield f"env_timeout is {self.env_timeout:g} seconds; it must be above 0."
+        if self.demonstration_env_kwargs and not self.demonstrations:
+            yield (
+                "demonstration_env_kwargs is where data.demonstrations are played, and there are none: give "
+                "some, or leave it out."
+            )
         if self.self_imitation is not None and (turns is not None or self.history != 0):
             yield (
                 "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout "

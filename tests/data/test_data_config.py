@@ -28,3 +28,11 @@ def test_limits_of_the_data_are_refused():
     ):
         with pytest.raises(ValueError, match="data.self_imitation keeps whole episodes"):
             settings(self_imitation=object(), **changes)
+
+
+def test_a_place_for_demonstrations_without_any_is_refused():
+    settings(demonstration_env_kwargs={"size": 8}, demonstrations=[object()])
+    with pytest.raises(
+        ValueError, match="data.demonstration_env_kwargs is where data.demonstrations are played"
+    ):
+        settings(demonstration_env_kwargs={"size": 8})
