@@ -130,12 +130,14 @@ def test_a_temperature_is_trained_too():
 
 
 def test_a_reward_reaches_the_first_turn():
-    """With lambda 1 and values of 0, every turn of (0, 0, 1) has the return 1; LlamaGym gave each 1 / 3.5."""
+    """With lambda 1 and values of 0, every turn of (0, 0, 1) has the return 1; LlamaGym gave each 1 / 3.5. Of one
+    episode the level of all values is its return, so that no turn is better than it."""
     agent = make(learn={"lam": 1.0, "gamma": 1.0, "whiten_advantages": False})
     episode(agent)
     learner = agent._learner
-    batch, _ = learner.module.prepare(rollout_of(learner.episodes))
-    assert batch.advantages[batch.action_mask].tolist() == [1.0] * int(batch.action_mask.sum())
+    batch, metrics = learner.module.prepare(rollout_of(learner.episodes))
+    assert metrics["value/offset"] == 1.0
+    assert batch.advantages[batch.action_mask].tolist() == [0.0] * int(batch.action_mask.sum())
     assert batch.returns.flatten().tolist() == [1.0, 1.0, 1.0]
 
 
