@@ -26,7 +26,7 @@ KINDS = ("Free", "Wall", "Box")
 
 class SokobanAgent(TextAgent):
     """`lgym/Sokoban-v0`: the neighboring cells, and of each box that is off a target where it is, how far the
-    nearest free target is from it, and the walls beside it.
+    nearest free target is from it, and its sides that a wall or a box blocks.
 
     Two levels may read alike: what lies further off is not said. `show_map` shows it.
 
@@ -57,9 +57,9 @@ class SokobanAgent(TextAgent):
         parts = [sides_text(_sides(cells, player), KINDS)]
         for box in sorted(boxes, key=lambda box: _distance(player, box)):
             target = min(targets, key=lambda target: _distance(box, target))
-            walls = [side for side, kind in _sides(cells, box).items() if kind != "Free"]
+            blocked = [side for side, kind in _sides(cells, box).items() if kind != "Free"]
             parts.append(
-                f"Box: {_offset(player, box)}, blocked {', '.join(walls) or 'nowhere'}. "
+                f"Box: {_offset(player, box)}, blocked {', '.join(blocked) or 'nowhere'}. "
                 f"It has to go {_offset(box, target)}"
             )
         text = f"{'. '.join(parts)}."

@@ -55,11 +55,8 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
             self._questions = reasoning_gym.create_dataset(
                 task, size=first_item + items, seed=0, **(config or {})
             )
-        except (
-            ValueError,
-            TypeError,
-            AssertionError,
-        ) as error:  # an unknown task, an unknown or a bad setting
+        # An unknown task, an unknown setting, and one that cannot be
+        except (ValueError, TypeError, AssertionError) as error:
             known = reasoning_gym.factory.DATASETS
             way_out = "Change config." if task in known else f"Its tasks are {', '.join(sorted(known))}."
             raise ConfigError(

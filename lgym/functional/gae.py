@@ -63,7 +63,7 @@ def gae(
     else:
         inputs.require_between(0, 1, gamma=gamma)
     rewards, values, next_values = (inputs.at_least_float32(x) for x in (rewards, values, next_values))
-    deltas = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
+    deltas = td_errors(rewards, values, next_values, terminated, gamma)
     decays = (torch.zeros_like(deltas) + gamma * gae_lambda).masked_fill(terminated | truncated, 0.0)
     advantages = torch.zeros_like(deltas)
     next_advantage = deltas.new_zeros(len(deltas))
@@ -71,3 +71,10 @@ def gae(
         next_advantage = deltas[:, t] + decays[:, t] * next_advantage
         advantages[:, t] = next_advantage
     return advantages, advantages + values
+
+
+def td_errors(
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, gamma: float | Tensor
+) -> Tensor:
+    """Temporal-difference errors, δ_t = r_t + γ_t (1 - terminated_t) next_v_t - v_t, of any shape."""
+    return rewards + gamma * next_values.masked_fill(terminated, 0.0) - values

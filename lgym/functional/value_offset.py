@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from lgym.functional import inputs
+from lgym.functional.gae import td_errors
 
 
 @torch.no_grad()
@@ -56,6 +57,6 @@ def value_offset(
     if horizon < 1:
         raise ValueError(f"horizon is {horizon}; it must be 1 turn or more")
     rewards, values, next_values = (inputs.at_least_float32(x) for x in (rewards, values, next_values))
-    follows = (torch.zeros_like(rewards) + gamma).masked_fill(terminated, 0.0)
-    deltas = rewards + follows * next_values.masked_fill(terminated, 0.0) - values
-    return deltas.sum() / (1 - follows).sum().clamp(min=len(rewards) / horizon)
+    errors = td_errors(rewards, values, next_values, terminated, gamma)
+    shares = 1 - (torch.zeros_like(rewards) + gamma).masked_fill(terminated, 0.0)
+    return errors.sum() / shares.sum().clamp(min=len(rewards) / horizon)
