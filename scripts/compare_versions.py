@@ -22,8 +22,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
+
+from lgym.cli.run_metrics import read_scalars
 
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = {"playing": "time/rollout_seconds", "updating": "time/update_seconds"}
@@ -74,9 +75,8 @@ def seconds(tree: Path, words: Sequence[str]) -> Seconds:
         )
         if run.returncode:
             raise SystemExit(f"{shlex.join(command)}, in {tree}, ended with this:\n{run.stdout[-2000:]}")
-        (record,) = Path(folder).glob("*/events.out.*")
-        events = EventAccumulator(str(record), size_guidance={"scalars": 0}).Reload()
-        times = {phase: [entry.value for entry in events.Scalars(tag)][1:] for phase, tag in PHASES.items()}
+        metrics = read_scalars(Path(folder) / "version_0")
+        times = {phase: [entry.value for entry in metrics[tag]][1:] for phase, tag in PHASES.items()}
     if not all(times.values()):
         raise SystemExit("The run had one rollout, which is not counted; let it have two or more.")
     return {phase: statistics.median(values) for phase, values in times.items()}

@@ -29,11 +29,11 @@ from typing import Any
 
 import psutil
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from lgym.cli import checkpoint_io
 from lgym.cli import main as lgym
+from lgym.cli.run_metrics import by_step, read_scalars
 from lgym.cli.runs import find_checkpoint
 from lgym.data.rollout.collector import Collector
 from lgym.modules import LLMLearner
@@ -162,10 +162,12 @@ def _same(one: Any, other: Any) -> bool:
 
 def _curves(root: Path) -> dict[str, dict[int, str]]:
     """Every metric but times by step; of a step that was logged twice, the later value."""
-    events = EventAccumulator(str(_last(root).parent.parent), size_guidance={"scalars": 0})
-    events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("time/")]
-    return {tag: {event.step: str(event.value) for event in events.Scalars(tag)} for tag in tags}
+    metrics = read_scalars(_last(root).parent.parent)
+    return {
+        tag: {step: str(value) for step, value in by_step(entries).items()}
+        for tag, entries in metrics.items()
+        if not tag.startswith("time/")
+    }
 
 
 def kill_and_compare(

@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lgym.agents import BlackjackAgent
+from lgym.cli.run_metrics import read_scalars
 
 CURVES = (
     ("blackjack/value_sampled", "sampled", "-", "tab:blue"),
@@ -24,14 +24,12 @@ CURVES = (
 
 def read(run: Path, tag: str) -> tuple[list[float], list[float]]:
     """Minutes and values of one metric of a run."""
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
-    events.Reload()
-    if tag not in events.Tags()["scalars"]:
+    entries = read_scalars(run).get(tag)
+    if not entries:
         raise SystemExit(
             f"{run} has no metric {tag}; give the folder of a Blackjack run, as runs/blackjack/version_0."
         )
-    scalars = events.Scalars(tag)
-    return [(s.wall_time - scalars[0].wall_time) / 60 for s in scalars], [s.value for s in scalars]
+    return [(entry.time - entries[0].time) / 60 for entry in entries], [entry.value for entry in entries]
 
 
 def draw(runs: list[Path]) -> Figure:

@@ -23,7 +23,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lgym.cli.run_metrics import read_scalars
 
 Row = tuple[str, ...]
 CLOSE = 0.95  # of the best, from which a rollout counts as one that had learned
@@ -53,16 +54,6 @@ class Table(NamedTuple):
         )
 
 
-def scalars(run: Path) -> dict[str, list[tuple[float, float]]]:
-    """Time and value of each entry of each metric."""
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
-    events.Reload()
-    return {
-        tag: [(entry.wall_time, entry.value) for entry in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
-
-
 class Run:
     """What a run recorded.
 
@@ -71,7 +62,7 @@ class Run:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.metrics = scalars(folder)
+        self.metrics = read_scalars(folder)
         for tag in ("rollout/total_turns", "rollout/return_mean", "val_sampled/return_mean"):
             if tag not in self.metrics:
                 raise SystemExit(f"{folder} has no metric {tag}; give the folder of a run of `fit`.")
@@ -83,13 +74,13 @@ class Run:
 
     def values(self, tag: str) -> list[float]:
         """A metric from entry to entry."""
-        return [value for _, value in self.metrics[tag]]
+        return [entry.value for entry in self.metrics[tag]]
 
 
 def row(folder: Path) -> Row:
     """A run as a row of what was learned."""
     run = Run(folder)
-    times = [time for entries in run.metrics.values() for time, _ in entries]
+    times = [entry.time for entries in run.metrics.values() for entry in entries]
     turns = run.values("rollout/total_turns")
     sampled, greedy = (run.values(f"val_{mode}/return_mean") for mode in ("sampled", "greedy"))
     rollouts = run.values("rollout/return_mean")

@@ -26,9 +26,9 @@ from typing import Any
 
 import psutil
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lgym.cli import main as lgym
+from lgym.cli.run_metrics import read_scalars
 
 START = 20.0
 """Seconds before the first kill, in which the model is loaded; from then on memory and handles are
@@ -76,10 +76,9 @@ def account(root: Path) -> dict[str, Any]:
     state = torch.load(root / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)[
         "RolloutDataModule"
     ]["ranks"][0]["collector"]
-    events = EventAccumulator(str(root / "version_0"), size_guidance={"scalars": 0})
-    events.Reload()
+    metrics = read_scalars(root / "version_0")
     logged = {
-        name: round(sum(event.value for event in events.Scalars(f"rollout/{name}")))
+        name: round(sum(entry.value for entry in metrics[f"rollout/{name}"]))
         for name in ("episodes", "episodes_dropped")
     }
     return {
@@ -87,7 +86,7 @@ def account(root: Path) -> dict[str, Any]:
         "under way": sum(runner is not None for runner in state["runners"]),
         "finished, by the logs": logged["episodes"],
         "dropped, by the logs": logged["episodes_dropped"],
-        "rollouts": len(events.Scalars("rollout/episodes")),
+        "rollouts": len(metrics["rollout/episodes"]),
     }
 
 

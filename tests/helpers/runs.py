@@ -7,11 +7,11 @@ from typing import Any
 
 import lightning as L
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers import echo  # noqa: F401  (registers the environments)
 from kill_test import differing
 from lgym.cli import main
+from lgym.cli.run_metrics import by_step, read_scalars
 
 ECHO = {
     "trainer.accelerator": "cpu",
@@ -66,16 +66,8 @@ def checkpoint(root: Path, version: int = 0) -> dict[str, Any]:
 
 
 def scalars(root: Path, version: int = 0) -> dict[str, dict[int, float]]:
-    """Every metric of a run by step, in the order of writing; of a step that was logged twice, the later value.
-
-    The files of a folder are read by name, which puts the tenth file of one second before its ninth.
-    """
-    events = EventAccumulator(str(root / f"version_{version}"), size_guidance={"scalars": 0})
-    events.Reload()
-    return {
-        tag: {event.step: event.value for event in sorted(events.Scalars(tag), key=lambda e: e.wall_time)}
-        for tag in events.Tags()["scalars"]
-    }
+    """Every metric of a run by step, in the order of writing; of a step that was logged twice, the later value."""
+    return {tag: by_step(entries) for tag, entries in read_scalars(root / f"version_{version}").items()}
 
 
 def assert_same(one: Any, other: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from lgym.callbacks.provenance import RUN_FILE
-from lgym.cli.run_metrics import TURNS, Curve, over_turns, read_scalars
+from lgym.cli.run_metrics import TURNS, Curve, by_step, over_turns, read_scalars
 from lgym.types import ConfigError
 
 EVALUATED = (
@@ -78,7 +78,7 @@ def record_of(run: Path, name: str) -> RunRecord:
     if TURNS not in metrics:
         raise ConfigError(f"{run} has no metrics of a rollout in TensorBoard's files: was one finished?")
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    turns = dict(metrics[TURNS])
+    turns = by_step(metrics[TURNS])
     return RunRecord(
         name=name,
         seed=int(config["seed_everything"]),
@@ -87,7 +87,7 @@ def record_of(run: Path, name: str) -> RunRecord:
         commit=newest["commit"],
         machine=newest["machine"],
         versions=newest["versions"],
-        minutes=round(sum(value for tag in SPENT for _, value in metrics.get(tag, ())) / 60, 1),
+        minutes=round(sum(entry.value for tag in SPENT for entry in metrics.get(tag, ())) / 60, 1),
         rollouts=len(turns),
         turns=int(max(turns.values())),
         curves={tag: over_turns(metrics[tag], turns) for tag in (*EVALUATED, PLAYED) if tag in metrics},

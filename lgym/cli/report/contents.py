@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lgym.callbacks.episode_logger import EPISODES_FILE
 from lgym.callbacks.provenance import RUN_FILE, read_run
-from lgym.cli.run_metrics import TURNS, over_turns, scalars_of
+from lgym.cli.run_metrics import TURNS, by_step, over_turns, scalars_of
 from lgym.plain_text import truncate_middle
 from lgym.types import ConfigError
 
@@ -41,7 +41,7 @@ def run_contents(run: Path, room: int) -> dict[str, Any]:
     events = EventAccumulator(str(run), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
     events.Reload()
     metrics = scalars_of(events)
-    turns = dict(metrics.get(TURNS, ()))
+    turns = by_step(metrics.get(TURNS, ()))
     return {
         "name": f"{run.parent.name}/{run.name}",
         "about": read_run(run),

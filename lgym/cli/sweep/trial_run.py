@@ -75,7 +75,7 @@ class TrialRun:
     def values(self, metric: str) -> list[float]:
         """A metric's values so far."""
         folder = newest_run(self.root)
-        return [] if folder is None else [value for _, value in read_scalars(folder).get(metric, ())]
+        return [] if folder is None else [entry.value for entry in read_scalars(folder).get(metric, ())]
 
     def stop(self) -> None:
         """Ends it in order; at once, if that takes long."""

@@ -10,7 +10,7 @@ import pytest
 from helpers.records import RECORD
 from helpers.runs import lgym, scalars
 from lgym.cli.bench.records import read_all, record_of, write
-from lgym.cli.run_metrics import over_turns
+from lgym.cli.run_metrics import Entry, over_turns
 from lgym.types import ConfigError
 
 
@@ -62,7 +62,8 @@ def test_a_run_that_is_interrupted_is_not_finished(tmp_path, model_folder):
 )
 def test_an_evaluation_is_at_the_turns_that_were_learned_from(entries, expected):
     turns = {3: 32, 7: 64} if entries[-1][0] in (3, 7) else {0: 8, 1: 16}
-    assert over_turns(entries, turns) == expected
+    written = [Entry(time, step, value) for time, (step, value) in enumerate(entries)]
+    assert over_turns(written, turns) == expected
 
 
 def test_records_are_read_as_they_were_written(tmp_path):
