@@ -138,7 +138,10 @@ class Learner(Protocol):
 
     policy: Any
     uses_replay: bool  # learns from transitions of earlier rollouts
-    open_discounts: Set[str]  # of `gamma` and `gae_lambda`, for random play to decide
+
+    @property
+    def open_settings(self) -> Set[str]:
+        """Settings that random play decides, of gamma, gae_lambda and demonstrations."""
 
     @property
     def sft_rollouts(self) -> int:

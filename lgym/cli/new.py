@@ -156,11 +156,16 @@ def chosen(choices: Iterable[Choice]) -> dict[str, Any]:
     for choice in choices:
         if choice.name == "resolution":
             values["agent"] = by_class("lgym.agents.GeneralAgent", resolution=choice.value)
-        elif isinstance(choice.value, int):
-            values[choice.name] = choice.value
         else:
-            values[choice.name] = by_class(f"lgym.data.{type(choice.value).__name__}")
+            values[choice.name] = yaml_value(choice.value)
     return values
+
+
+def yaml_value(value: Any) -> Any:
+    """A number as it is, and an object of the data side by its class."""
+    if isinstance(value, list):
+        return list(map(yaml_value, value))
+    return value if isinstance(value, int) else by_class(f"lgym.data.{type(value).__name__}")
 
 
 def by_class(class_path: str, **init_args: Any) -> dict[str, Any]:

@@ -139,9 +139,10 @@ class PromptConfig:
 class SupervisedConfig:
     """Turns to imitate, beside those that are played; the model's `sft` has their weight."""
 
-    demonstrations: list[DemonstrationSource] | None = None
+    demonstrations: list[DemonstrationSource] | Literal["auto"] | None = "auto"
     """Turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
-    lgym.data.ExpertDemonstrations."""
+    lgym.data.ExpertDemonstrations, lgym.data.EveryAction. Null is none; auto is the last where random play
+    decides the size of a rollout, and nearly all of its returns are the same."""
 
     demonstration_env_kwargs: dict[str, Any] | None = None
     """Keyword arguments in which the environment differs that experts demonstrate in, such as games kept
@@ -243,7 +244,7 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             yield f"history is {self.history}; it must be 0 or more turns, or full."
         if self.env_timeout <= 0:
             yield f"env_timeout is {self.env_timeout:g} seconds; it must be above 0."
-        if self.demonstration_env_kwargs and not self.demonstrations:
+        if self.demonstration_env_kwargs and self.demonstrations in ("auto", None, []):
             yield (
                 "demonstration_env_kwargs is where data.demonstrations are played, and there are none: give "
                 "some, or leave it out."

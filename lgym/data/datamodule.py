@@ -108,7 +108,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         return MemoryPrompt(self.agents[stage], self.working_memory, self.episodic_memory)
 
     def _sft_sampler(self) -> SFTSampler | None:
-        if not self.demonstrations and self.self_imitation is None:
+        if not self._demonstrated and self.self_imitation is None:
             return None
         policy = self.learner.policy
         return SFTSampler(

@@ -1,5 +1,5 @@
 """Ways to find rewards that random play seldom meets: shorter episodes, an action repeated for several steps,
-a bonus for what is new."""
+a bonus for what is new, and a start that favors no action."""
 
 import math
 from collections import Counter
@@ -10,6 +10,7 @@ from functools import cache, partial
 import gymnasium
 import numpy as np
 
+from lgym.data.imitation.every_action import EveryAction
 from lgym.data.random_play import RandomPlay
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice
@@ -40,8 +41,8 @@ FEW_REWARDS = 5
 def exploration_choices(
     open_names: Set[str], make_env: Callable[..., gymnasium.Env], play: Callable[..., RandomPlay]
 ) -> tuple[RandomPlay, list[Choice]]:
-    """Choose `max_episode_steps`, `frame_skip` and `exploration_bonus` where they are not given and random
-    play does not get anywhere.
+    """Choose `max_episode_steps`, `frame_skip`, `exploration_bonus` and `demonstrations` where they are not
+    given and random play does not get anywhere.
 
     Where observations are a vector of real numbers, as of physics, one step may change little, and an action
     that is repeated gets further; elsewhere each step may count, and a bonus pays for observations that are
@@ -72,9 +73,11 @@ def exploration_choices(
     if "frame_skip" in open_names and changes_slowly(make_env):
         random, frame_skips = frame_skip_choice(random, partial(play, **changed))
         choices += frame_skips
-    if "exploration_bonus" in open_names and (reason := why_explore(random)):
+    if reason := why_explore(random):
         choices.append(Choice("exploration_bonus", ExplorationBonus(), reason))
-    return random, choices
+        if any(candidates for _, candidates in random.questions) and not answers_in_words(make_env):
+            choices.append(Choice("demonstrations", [EveryAction()], "to try all actions alike at first"))
+    return random, [choice for choice in choices if choice.name in open_names]
 
 
 def frame_skip_choice(random: RandomPlay, play: Callable[..., RandomPlay]) -> tuple[RandomPlay, list[Choice]]:
@@ -139,6 +142,12 @@ def differing(play: RandomPlay) -> float:
     """Share of the episodes that do not have the commonest return."""
     returns = Counter(round(value, 6) for value in play.returns)
     return 1 - max(returns.values(), default=0) / max(1, len(play.returns))
+
+
+def answers_in_words(make_env: Callable[[], gymnasium.Env]) -> bool:
+    """Check if actions are texts, of which a model that reads may know better than to try all alike."""
+    with closing(make_env()) as env:
+        return isinstance(env.action_space, gymnasium.spaces.Text)
 
 
 def changes_slowly(make_env: Callable[..., gymnasium.Env]) -> bool:

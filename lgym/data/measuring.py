@@ -12,7 +12,9 @@ from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.data_config import DataConfig
 from lgym.data.discounts import discount_choices
 from lgym.data.exploration_choice import exploration_choices
+from lgym.data.imitation.every_action import EveryAction
 from lgym.data.random_play import RandomPlay, play_at_random
+from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice, prompts_in, rollout_seconds, size_choices
 from lgym.types import DISCOUNTS, Learner
 
@@ -24,11 +26,21 @@ DEFAULTS: dict[str, Any] = {
     "max_episode_steps": None,
     "frame_skip": 1,
     "exploration_bonus": None,
+    "demonstrations": None,
     "episodes_per_rollout": None,
     "turns_per_rollout": None,
     **DISCOUNTS,
 }
 """Settings that random play decides where they are not given, and their values where it is not asked."""
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "exploration_bonus": ExplorationBonus,
+    "demonstrations": lambda: [EveryAction()],
+}
+"""Objects among them as random play decides for them; null is a choice of the user's."""
+
+LEARNERS = {*DISCOUNTS, "demonstrations"}
+"""Settings that count where the learner leaves them open."""
 
 MEASURED_TURNS, MEASURED_EPISODES, MEASURED_SECONDS = 4096, 40, 10.0
 """Random play that decides, and the time after which less has to do."""

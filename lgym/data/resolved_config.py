@@ -12,11 +12,12 @@ from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import validation
 from lgym.data.data_config import DataConfig
-from lgym.data.measuring import DEFAULTS, measured_settings
+from lgym.data.imitation.demonstrations import DemonstrationSource
+from lgym.data.measuring import DEFAULTS, LEARNERS, OBJECTS, measured_settings
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice, default_envs
 from lgym.envs.make import make_env, portable
-from lgym.types import DISCOUNTS, Learner
+from lgym.types import Learner
 
 
 class ResolvedConfig(DataConfig):
@@ -34,15 +35,15 @@ class ResolvedConfig(DataConfig):
     num_envs: int
     update_epochs: int
     exploration_bonus: ExplorationBonus | None
+    demonstrations: list[DemonstrationSource] | None
     gamma: float
     gae_lambda: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._measured: dict[str, Any] = {}  # what random play decided
-        self._open = {name for name in DEFAULTS if getattr(self, name, None) is None} - {"exploration_bonus"}
-        if self.exploration_bonus == "auto":  # null is a choice too
-            self._open.add("exploration_bonus")
+        unset: dict[str, Any] = dict.fromkeys(DEFAULTS) | dict.fromkeys(OBJECTS, "auto")
+        self._open = {name for name, value in unset.items() if getattr(self, name, None) == value}
         vars(self).update({name: DEFAULTS[name] for name in self._open})
         if "num_envs" in self._open:
             self.num_envs = default_envs(self.turns_per_rollout)
@@ -103,7 +104,7 @@ class ResolvedConfig(DataConfig):
             return ()
         choices = measured_settings(
             self,
-            self._open - (DISCOUNTS.keys() - learner.open_discounts),
+            self._open - (LEARNERS - learner.open_settings),
             lambda **changed: self.env_maker("fit", **changed)(),
             self.agent,
             learner,
@@ -126,9 +127,7 @@ class ResolvedConfig(DataConfig):
 
     def measured_state(self) -> dict[str, Any]:
         """Settings that random play decided; plain numbers."""
-        if "exploration_bonus" not in self._measured:
-            return self._measured
-        return {**self._measured, "exploration_bonus": True}  # its counts are among the memories
+        return {name: True if name in OBJECTS else value for name, value in self._measured.items()}
 
     def load_measured_state(self, state: Mapping[str, Any]) -> None:
         """Go on with what a run began with, in place of what was decided just now."""
@@ -138,5 +137,4 @@ class ResolvedConfig(DataConfig):
         if "resolution" in self._measured:
             self._take({"resolution": {}})
         self._measured = {}
-        bonus = {"exploration_bonus": ExplorationBonus()} if "exploration_bonus" in state else {}
-        self._take({**state, **bonus})
+        self._take({name: OBJECTS[name]() if name in OBJECTS else value for name, value in state.items()})

@@ -25,8 +25,14 @@ class Choice:
     @property
     def line(self) -> str:
         """The setting as a line of a YAML, with the reason as its comment."""
-        value = self.value if isinstance(self.value, int | float | dict) else type(self.value).__name__
-        return f"{self.place}.{self.name}: {value}  # {self.reason}"
+        return f"{self.place}.{self.name}: {in_words(self.value)}  # {self.reason}"
+
+
+def in_words(value: Any) -> str:
+    """A setting's value: of an object the name of its class."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_words, value))}]"
+    return str(value) if isinstance(value, int | float | dict) else type(value).__name__
 
 
 FEWEST_TURNS, ENOUGH_TURNS, MOST_TURNS = 512, 4096, 32768

@@ -1,5 +1,6 @@
 """The base class of algorithms with a critic."""
 
+from collections.abc import Set
 from typing import Any
 
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
@@ -38,11 +39,14 @@ class ActorCritic(PolicyLearner):
         """
         super().__init__(**kwargs)
         self.given_discounts = {"gamma": gamma, "gae_lambda": gae_lambda}
-        self.open_discounts = {name for name, value in self.given_discounts.items() if value is None}
         require_discounts(**self.given_discounts)
         self.critic = critic
         self.policy.detach_value = critic.detach_value
         self.whiten_advantages = whiten_advantages
+
+    @property
+    def open_settings(self) -> Set[str]:
+        return super().open_settings | {k for k, value in self.given_discounts.items() if value is None}
 
     @property
     def gamma(self) -> float:

@@ -51,8 +51,6 @@ class LLMLearner(OptimizedModule, ABC):
     uses_replay = False
     """True if it learns from `data.replay`, transitions of earlier rollouts, and not from rollouts alone."""
 
-    open_discounts: Set[str] = frozenset()  # of `gamma` and `gae_lambda`, for random play to decide
-
     def __init__(
         self,
         llm: LLMConfig = DEFAULT_LLM,
@@ -134,12 +132,24 @@ class LLMLearner(OptimizedModule, ABC):
         return self.policy.llm.context_length - self.policy.max_new_tokens
 
     @property
+    def open_settings(self) -> Set[str]:
+        """Settings that random play decides, of gamma, gae_lambda and demonstrations."""
+        return frozenset()
+
+    @property
     def uses_sft(self) -> bool:
-        return self.sft.coef > 0 or self.sft.rollouts > 0
+        return self.sft.coef > 0 or self.sft_rollouts > 0
 
     @property
     def sft_rollouts(self) -> int:
-        return self.sft.rollouts
+        if self.sft.rollouts is not None:
+            return self.sft.rollouts
+        return int(self.sft.coef == 0 and bool(self.data_setting("demonstrations", None)))
+
+    def data_setting(self, name: str, default: Any) -> Any:
+        """A setting of the run's data module, which random play may decide; `default` without one."""
+        trainer: Any = self._trainer
+        return default if trainer is None else getattr(trainer.datamodule, name, default)
 
     @contextmanager
     def inference(self) -> Iterator[LLMPolicy]:

@@ -128,13 +128,13 @@ class SFTConfig:
     coef: float = 0.0
     """Weight of the negative log-likelihood of demonstrated turns, per token."""
 
-    rollouts: int = 0
+    rollouts: int | None = None
     """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs`
-    passes over the demonstrations."""
+    passes over the demonstrations. Null is 1 where there are demonstrations without a weight, else none."""
 
     def __post_init__(self) -> None:
         require_weights(coef=self.coef)
-        require_counts(rollouts=self.rollouts)
+        require_counts(rollouts=self.rollouts or 0)
 
 
 CLIPPED = LossConfig()

@@ -13,7 +13,4 @@ def discount(module: Any, name: str, given: float | None) -> float:
         name: `gamma` or `gae_lambda`.
         given: null for none.
     """
-    if given is not None:
-        return given
-    data = None if module._trainer is None else module.trainer.datamodule
-    return float(getattr(data, name, DISCOUNTS[name]))
+    return given if given is not None else float(module.data_setting(name, DISCOUNTS[name]))

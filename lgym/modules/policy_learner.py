@@ -1,6 +1,7 @@
 """The base of algorithms that learn from advantages: the policy's loss over the turns of a rollout."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from lgym import distributed
 from lgym.batch import ResponseBatch
 from lgym.functional import clip_fraction, masked_mean, policy_gradient_loss, ppo_clip_loss
 from lgym.modules.advantages import Advantages
-from lgym.modules.base import GAP, LLMLearner
+from lgym.modules.base import GAP, NO_SFT, LLMLearner
 from lgym.modules.config_checks import require_reference, require_single_pass
 from lgym.modules.configs import CLIPPED, LossConfig
 from lgym.modules.groups import require_comparable, require_groups, zero_variance_groups
@@ -53,6 +54,14 @@ class PolicyLearner(LLMLearner, ABC):
         Returns:
             [T] advantages of turns, or [T, tokens] where tokens differ.
         """
+
+    @property
+    def open_settings(self) -> Set[str]:
+        """Settings that random play decides: demonstrations, for a model that has learned nothing yet and
+        chooses between candidates."""
+        chooses = self.policy.scores_candidates and not self.policy.generates_text
+        is_new = self.llm_config.adapter is None and self.sft == NO_SFT
+        return {"demonstrations"} if chooses and is_new else frozenset()
 
     @property
     def needs_whole_episodes(self) -> bool:
@@ -100,7 +109,7 @@ class PolicyLearner(LLMLearner, ABC):
         Returns:
             A scalar, or `None` where the policy has gone too far for another step; and metrics.
         """
-        if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
+        if batch.supervised is not None and self.current_epoch < self.sft_rollouts:
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}
         config, mask, metrics = self.loss_config, batch.action_mask, {}
@@ -164,7 +173,7 @@ class PolicyLearner(LLMLearner, ABC):
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         only_step = batch_idx == 0 and self.trainer.is_last_batch and self.steps_taken > 0
-        if only_step and self.current_epoch >= self.sft.rollouts:
+        if only_step and self.current_epoch >= self.sft_rollouts:
             with self.inference() as policy:
                 kl = masked_mean(behavior_kl(batch, policy.evaluate_actions(batch)), batch.action_mask)
             size = batch.num_turns
@@ -175,4 +184,4 @@ class PolicyLearner(LLMLearner, ABC):
         """True while rollouts train the value alone: the first `value_warmup`, behind those of
         `sft.rollouts`. (Asked when it learns: when a resumed run prepares a rollout, `rollouts_undone` is not
         restored yet.)"""
-        return self.rollouts_learned < self.sft.rollouts + self.critic.value_warmup
+        return self.rollouts_learned < self.sft_rollouts + self.critic.value_warmup

@@ -1,7 +1,7 @@
 """The base of algorithms that learn values of actions, from transitions of this and of earlier rollouts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -81,7 +81,6 @@ class ReplayLearner(LLMLearner, ABC):
         if n_step < 1:
             raise ConfigError(f"n_step is {n_step}; it must be 1 turn or more.")
         self.given_gamma = gamma
-        self.open_discounts = {"gamma"} if gamma is None else frozenset()
         self.critic = CriticConfig(value_lr_scale=value_lr_scale, detach_value=detach_value)
         self.policy.detach_value = detach_value
         self.n_step = n_step
@@ -95,6 +94,10 @@ class ReplayLearner(LLMLearner, ABC):
         """The parts of the losses of B transitions by their metrics' names, [B] each, whose sum's mean is
         minimized; and further metrics, numbers or [B], among these `TD_ERROR`, in standard deviations of
         returns."""
+
+    @property
+    def open_settings(self) -> Set[str]:
+        return {"gamma"} if self.given_gamma is None else frozenset()
 
     @property
     def gamma(self) -> float:
@@ -167,7 +170,7 @@ class ReplayLearner(LLMLearner, ABC):
 
     def loss(self, batch: TransitionBatch) -> tuple[Tensor | None, dict[str, Tensor]]:
         """See `LLMLearner`: the mean over transitions, of values in standard deviations of returns."""
-        if batch.supervised is not None and self.current_epoch < self.sft.rollouts:
+        if batch.supervised is not None and self.current_epoch < self.sft_rollouts:
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}
         parts, metrics = self.objective(batch)

@@ -52,6 +52,7 @@ def settings(monkeypatch):
             seen["data.agent"] = type(data.agent)
             seen["resolution"] = getattr(data.agent.observation_settings, "resolution", None)
             seen["data.exploration_bonus"] = data.exploration_bonus and vars(data.exploration_bonus)
+            seen["data.demonstrations"] = [vars(each) for each in data.demonstrations or ()]
             names = ("gamma", "gae_lambda", "critic", "loss_config")
             seen.update({name: getattr(model, name, None) for name in names})
             seen["class"], seen["llm"] = type(model), model.llm_config

@@ -71,7 +71,7 @@ def test_what_is_decided_is_said_and_what_is_given_wins(capsys):
     data.setup("fit")
     assert "model.gamma: 0.998  # longer episodes pay more, and may have 500 turns" in capsys.readouterr().out
     assert (data.gamma, data.gae_lambda) == (0.998, 0.98)
-    data = attach(RolloutDataModule(env="CartPole-v1", seed=1), RecordingLearner(open_discounts={"gamma"}))
+    data = attach(RolloutDataModule(env="CartPole-v1", seed=1), RecordingLearner(open_settings={"gamma"}))
     data.setup("fit")
     assert "gae_lambda" not in capsys.readouterr().out
     assert (data.gamma, data.gae_lambda) == (0.998, 0.95)
@@ -99,6 +99,6 @@ def test_an_algorithm_takes_them_from_its_run():
         module.trainer = data.trainer
         data.trainer.datamodule = data
     assert [(m.gamma, m.gae_lambda) for m in modules] == [(0.998, 0.98), (0.5, 0.98), (0.998, 1.0)]
-    assert modules[1].open_discounts == {"gae_lambda"}
+    assert modules[1].open_settings == {"gae_lambda", "demonstrations"}
     with pytest.raises(ConfigError, match="gamma is 1.5"):
         PPO(gamma=1.5)

@@ -7,7 +7,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Text
 
 from helpers.spaces import SpacesEnv
 from lgym.data.exploration_choice import (
@@ -20,7 +20,7 @@ from lgym.data.exploration_choice import (
 from lgym.data.measuring import DEFAULTS
 from lgym.data.random_play import RandomPlay
 
-VECTOR, NUMBER = Box(-1, 1, (2,)), Discrete(5)
+VECTOR, NUMBER, TWO = Box(-1, 1, (2,)), Discrete(5), Discrete(2)
 
 
 def played(returns, length: int = 50, truncated: int = 0, rewards=(0.0, 1.0)) -> RandomPlay:
@@ -44,11 +44,11 @@ class Plays:
         return self.by_skip.get(f"skip{changed.get('frame_skip', 1)}", self.plain)
 
 
-def decided(plays: Plays, space=NUMBER, open_names=frozenset(DEFAULTS)):
+def decided(plays: Plays, space=NUMBER, open_names=frozenset(DEFAULTS), actions=TWO):
     """The play that counts, and what was decided, by name."""
 
     def make_env(**changed: int) -> gymnasium.Env:
-        return SpacesEnv(space, Discrete(2))
+        return SpacesEnv(space, actions)
 
     random, choices = exploration_choices(set(open_names), make_env, plays)
     return random, {choice.name: choice.value for choice in choices}
@@ -82,6 +82,27 @@ def test_a_bonus_pays_where_returns_are_all_the_same():
     assert decided(Plays(played(FEW, length=10)))[1].keys() == {"exploration_bonus"}
     assert decided(Plays(played(FEW, length=9)))[1] == {}
     assert decided(Plays(played(SAME)), open_names={"num_envs", "frame_skip"})[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("actions", "candidates", "expected"),
+    [
+        (TWO, ("left", "right"), True),
+        (TWO, (), False),
+        (Text(20), ("go east", "look"), False),
+    ],
+    ids=["numbered", "not offered", "texts"],
+)
+def test_a_start_that_favors_no_action(actions, candidates, expected):
+    """Catches commands of a text game that are taken for as good as each other, where a model that reads knows
+    better; and answers in free text, which no list shows."""
+    play = played(SAME)
+    play.questions = {("a", candidates): None}
+    found = decided(Plays(play), actions=actions)[1]
+    assert found.keys() == {"exploration_bonus"} | ({"demonstrations"} if expected else set())
+    assert decided(Plays(play), actions=actions, open_names={"num_envs"})[1] == {}
+    play.returns = MANY
+    assert decided(Plays(play), actions=actions)[1] == {}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from helpers.echo import EchoAgent
 from helpers.learners import RecordingLearner, attach
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import text_response
-from lgym.data import ExplorationBonus, RolloutDataModule
+from lgym.data import EveryAction, ExplorationBonus, RolloutDataModule
 from lgym.data.measuring import DEFAULTS
 from lgym.envs.frame_skip import FrameSkip
 
@@ -41,9 +41,10 @@ def test_an_endless_cliff_gets_a_limit_and_a_bonus():
     found."""
     data = module("CliffWalking-v1")
     found = chosen(data)
-    assert found.keys() == SIZE | {"max_episode_steps", "exploration_bonus"}
+    assert found.keys() == SIZE | {"max_episode_steps", "exploration_bonus", "demonstrations"}
     assert data.max_episode_steps == found["max_episode_steps"] == 200
     assert isinstance(data.exploration_bonus, ExplorationBonus)
+    assert list(map(type, data.demonstrations)) == [EveryAction]
     env = data.make_env()
     env.reset(seed=0)
     assert next(step for step in range(1, 2000) if env.step(0)[3]) == 200  # up, where nothing ends it
@@ -70,6 +71,7 @@ def test_blackjack_needs_nothing():
     "given",
     [
         {"exploration_bonus": None},
+        {"demonstrations": None},
         {"max_episode_steps": 50},
         {"num_envs": 24},
         {"update_epochs": 3},
@@ -156,7 +158,7 @@ def test_a_resumed_run_keeps_what_it_began_with():
     setting that is given now wins."""
     settings = {"env": "CliffWalking-v1", "target_rollout_seconds": 0.1}
     data = module(**settings)
-    assert chosen(data).keys() == SIZE | {"max_episode_steps", "exploration_bonus"}
+    assert chosen(data).keys() == SIZE | {"max_episode_steps", "exploration_bonus", "demonstrations"}
     state = saved(data)
     for resumed in (module(**settings), module("CliffWalking-v1", target_rollout_seconds=9.0)):
         chosen(resumed)
@@ -164,10 +166,15 @@ def test_a_resumed_run_keeps_what_it_began_with():
         for name in SIZE | {"max_episode_steps", "frame_skip"}:
             assert getattr(resumed, name) == getattr(data, name), name
         assert resumed.exploration_bonus.state_dict() == data.exploration_bonus.state_dict()
+        assert list(map(type, resumed.demonstrations)) == [EveryAction]
         assert saved(resumed)["measured"] == state["measured"]
     given = module(**settings, num_envs=2, exploration_bonus=None)
     given.load_state_dict(state)
     assert (given.num_envs, given.exploration_bonus) == (2, None)
+    older = module(**settings)
+    chosen(older)
+    older.load_state_dict({**state, "measured": {"exploration_bonus": True}})
+    assert older.demonstrations is None
     assert given.max_episode_steps == 200
 
 

@@ -18,7 +18,7 @@ class RecordingLearner:
 
     tokenizer, context_length, uses_sft, sft_rollouts = tiny.tokenizer(), 4096, False, 0
     needs_whole_episodes = single_pass = uses_replay = False
-    open_discounts = frozenset({"gamma", "gae_lambda"})
+    open_settings = frozenset({"gamma", "gae_lambda", "demonstrations"})
 
     def __init__(self, policy: Any = None, batch: ResponseBatch | None = None, **settings: Any) -> None:
         self.policy = policy or CandidateScorer()

@@ -11,7 +11,9 @@ import torch
 
 from helpers.prompts import response_batch
 from helpers.rollouts import TEXT_PROMPTS, text_learner, text_rollout
+from lgym.models import LLMConfig
 from lgym.modules import A2C, PPO, REINFORCE, CriticConfig, LossConfig, SFTConfig
+from lgym.policies import GenerationPolicy
 from lgym.rollout import Response
 
 
@@ -94,6 +96,38 @@ def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
         module._trainer.current_epoch = epoch
         warm.append(module.warming_up)
     assert warm == [True, True, False, False]
+
+
+def test_demonstrations_without_a_weight_are_learned_from_first():
+    """Catches demonstrations that nothing learns from, and a rollout of them beside a weight that is given."""
+
+    def rollouts(sft: SFTConfig, demonstrations: list[object] | None) -> int:
+        module = PPO(sft=sft)
+        assert module.sft_rollouts == (sft.rollouts or 0)
+        module._trainer = SimpleNamespace(datamodule=SimpleNamespace(demonstrations=demonstrations))
+        assert module.uses_sft == (module.sft_rollouts > 0 or sft.coef > 0)
+        return module.sft_rollouts
+
+    assert rollouts(SFTConfig(), [object()]) == 1
+    assert rollouts(SFTConfig(), None) == 0
+    assert rollouts(SFTConfig(coef=0.1), [object()]) == 0
+    assert rollouts(SFTConfig(rollouts=0), [object()]) == 0
+    assert rollouts(SFTConfig(rollouts=2), [object()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),
+        ({"sft": SFTConfig(rollouts=0)}, False),
+        ({"llm": LLMConfig(adapter="blackjack")}, False),
+        ({"policy": GenerationPolicy()}, False),
+    ],
+    ids=["new", "given", "trained", "text"],
+)
+def test_a_start_that_favors_no_action_is_for_a_model_that_is_new(settings, expected):
+    """Catches an adapter that is gone on from, and first of all forgets what it learned."""
+    assert ("demonstrations" in PPO(**settings).open_settings) == expected
 
 
 def test_a_rollback_takes_the_warm_up_back_too():

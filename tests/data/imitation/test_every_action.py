@@ -1,0 +1,72 @@
+"""A start that favors no action: every candidate once, at what random play meets."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import gymnasium
+import pytest
+
+from helpers.runs import lgym, scalars
+from lgym.agents import FrozenLakeAgent, GeneralAgent
+from lgym.data import EveryAction
+from lgym.types import ConfigError
+
+
+def lake() -> gymnasium.Env:
+    return gymnasium.make("FrozenLake-v1", is_slippery=False)
+
+
+def bound(agent, make_env):
+    agent.bind(make_env())
+    return agent
+
+
+def test_every_candidate_is_shown_once_at_each_observation():
+    """Catches the actions that were played in place of all, and an observation that is met often and counts
+    more."""
+    turns = EveryAction().demonstrations(bound(FrozenLakeAgent(), lake), lake)
+    assert len({turn.observation_text for turn in turns}) > 5
+    assert set(Counter((turn.observation_text, turn.response_text) for turn in turns).values()) == {1}
+    for text in {turn.observation_text for turn in turns}:
+        shown = [turn for turn in turns if turn.observation_text == text]
+        assert tuple(turn.response_text for turn in shown) == shown[0].candidates
+        assert len(shown) == 4
+
+
+def test_observations_are_a_sample_of_all_that_were_met():
+    """Catches the first ones, which lie about the start, and a sample that differs from run to run."""
+    agent = bound(FrozenLakeAgent(), lake)
+    texts = [turn.observation_text for turn in EveryAction(observations=100).demonstrations(agent, lake)]
+    few = EveryAction(observations=3).demonstrations(agent, lake)
+    assert len(few) == 12
+    assert few == EveryAction(observations=3).demonstrations(agent, lake)
+    by_seed = [EveryAction(observations=3, seed=seed).demonstrations(agent, lake) for seed in range(8)]
+    shown = {turn.observation_text for turns in by_seed for turn in turns}
+    assert 6 < len(shown) <= len(set(texts))
+
+
+def test_what_has_no_candidates_is_refused():
+    agent = bound(GeneralAgent(max_candidates=1), lake)
+    with pytest.raises(ConfigError, match="GeneralAgent offers none"):
+        EveryAction().demonstrations(agent, lake)
+    with pytest.raises(ConfigError, match="observations are 0"):
+        EveryAction(observations=0)
+
+
+def test_a_run_begins_with_all_actions_alike(tmp_path, model_folder):
+    """Catches demonstrations that no rollout learns from where `sft` is not given, or that all do: the entropy
+    comes to that of even odds, the log of the number of actions, from 0.01."""
+    lgym(
+        "fit",
+        tmp_path,
+        model_folder,
+        data__demonstrations='[{"class_path": "lgym.data.EveryAction"}]',
+        data__update_epochs=60,
+        model__init_args__optimizer='{"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}}',
+        trainer__gradient_clip_val=None,
+    )
+    metrics = scalars(tmp_path)
+    assert len(metrics["loss/sft"]) == 1
+    assert list(metrics["policy/entropy"].values()) == [pytest.approx(math.log(3), rel=0.03)]
