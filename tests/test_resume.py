@@ -24,6 +24,7 @@ EXPLORING = {
     "data__max_episode_steps": 11,
     "data__frame_skip": 2,
     "data__exploration_bonus": '{"class_path": "lgym.data.ExplorationBonus", "init_args": {"anneal": 8}}',
+    "data__demonstrations": '[{"class_path": "lgym.data.EveryAction"}]',
 }
 FROZEN = {**COUNTING, "model__init_args__llm__lora__last_blocks": 1, "trainer__precision": "bf16-true"}
 REPLAY = {
@@ -51,7 +52,7 @@ SCHEDULE = {
         pytest.param({}, 3, id="episodes-3"),
         pytest.param(COUNTING, 1, id="turns-in-mid-episode-1"),
         pytest.param(SCHEDULE, 3, id="schedule-3"),
-        pytest.param(EXPLORING, 1, id="exploration-bonus-1"),
+        pytest.param(EXPLORING, 1, id="exploration-1"),
         pytest.param(FROZEN, 2, id="frozen-blocks-2"),
         pytest.param(REPLAY, 2, id="replay-2"),
         pytest.param(BY_ERRORS, 2, id="prioritized-replay-and-action-head-2"),
