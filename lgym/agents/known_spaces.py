@@ -43,6 +43,14 @@ class KnownSpace:
     agent: type[TextAgent] | None = None
     answer_format: str = ""
 
+    def with_actions_of(self, space: gymnasium.Space[Any]) -> "KnownSpace":
+        """The words of a member of a family that may have fewer actions: the first ones. None for one that
+        has more."""
+        if self.actions is None or not isinstance(space, gymnasium.spaces.Discrete):
+            return self
+        actions = self.actions[: int(space.n)]
+        return replace(self, actions=actions if len(actions) == space.n else None)
+
     def formatter(
         self, space: gymnasium.Space[Any], given: ObservationSettings, agent: TextAgent | None
     ) -> ObservationFormatter:
@@ -87,7 +95,7 @@ def known_space(env: gymnasium.Env) -> KnownSpace:
     plain = env.unwrapped
     names = [f"{base.__module__}:{base.__qualname__}" for base in type(plain).__mro__]
     family = next((_FAMILIES[name] for name in names if name in _FAMILIES), KnownSpace())
-    known = _KNOWN.get(names[0], family)
+    known = _KNOWN.get(names[0], family.with_actions_of(plain.action_space))
     if env.observation_space != plain.observation_space:
         known = replace(known, settings={}, readers={}, agent=None)
     if env.action_space != plain.action_space:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from lgym.agents import GeneralAgent
+from lgym.agents.known_spaces import known_space
 from lgym.agents.minigrid_view import direction_text, view_text
 
 WALL, LAVA, OPEN_GREEN_DOOR, RED_BALL, YELLOW_KEY, EMPTY = (
@@ -82,6 +84,19 @@ def test_minigrid_from_its_id_alone():
     agent = GeneralAgent(drop=["direction", "mission"])
     agent.bind(env)
     assert agent.format_observation(observation).startswith("You see ")
+
+
+def test_a_level_of_fewer_actions_has_the_first_ones():
+    """Catches seven names for three actions, which are refused: `lgym fit --data.env` did not begin."""
+    pytest.importorskip("minigrid")
+    from lgym.envs import make_env
+
+    agent = GeneralAgent()
+    agent.bind(make_env("MiniGrid-Dynamic-Obstacles-5x5-v0"))
+    assert list(agent.actions) == ["left", "right", "forward"]
+    words = known_space(make_env("MiniGrid-Empty-5x5-v0"))
+    assert words.with_actions_of(Discrete(8)).actions is None
+    assert words.with_actions_of(Box(0, 1)).actions == words.actions
 
 
 def test_numbers_and_names_are_minigrids_own():
