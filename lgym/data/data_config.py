@@ -142,7 +142,7 @@ class SupervisedConfig:
     demonstrations: list[DemonstrationSource] | Literal["auto"] | None = "auto"
     """Turns for supervised learning, by class_path: lgym.data.JsonlDemonstrations,
     lgym.data.ExpertDemonstrations, lgym.data.EveryAction. Null is none; auto is the last where random play
-    decides the size of a rollout, and nearly all of its returns are the same."""
+    decides the size of a rollout, and many of its returns are the same."""
 
     demonstration_env_kwargs: dict[str, Any] | None = None
     """Keyword arguments in which the environment differs that experts demonstrate in, such as games kept

@@ -95,13 +95,16 @@ def test_a_bonus_pays_where_returns_are_all_the_same():
 )
 def test_a_start_that_favors_no_action(actions, candidates, expected):
     """Catches commands of a text game that are taken for as good as each other, where a model that reads knows
-    better; and answers in free text, which no list shows."""
+    better; answers in free text, which no list shows; and a goal that random play reaches in half of its
+    episodes and a model that prefers some actions in none."""
     play = played(SAME)
     play.questions = {("a", candidates): None}
     found = decided(Plays(play), actions=actions)[1]
     assert found.keys() == {"exploration_bonus"} | ({"demonstrations"} if expected else set())
     assert decided(Plays(play), actions=actions, open_names={"num_envs"})[1] == {}
-    play.returns = MANY
+    play.returns = MANY  # which need no bonus
+    assert decided(Plays(play), actions=actions)[1].keys() == ({"demonstrations"} if expected else set())
+    play.returns = list(range(20))
     assert decided(Plays(play), actions=actions)[1] == {}
 
 
