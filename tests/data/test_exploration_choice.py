@@ -85,27 +85,30 @@ def test_a_bonus_pays_where_returns_are_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("actions", "candidates", "expected"),
+    ("space", "actions", "candidates", "expected"),
     [
-        (TWO, ("left", "right"), True),
-        (TWO, (), False),
-        (Text(20), ("go east", "look"), False),
+        (NUMBER, TWO, ("left", "right"), True),
+        (NUMBER, TWO, (), False),
+        (NUMBER, Text(20), ("go east", "look"), False),
+        (VECTOR, TWO, ("left", "right"), False),
     ],
-    ids=["numbered", "not offered", "texts"],
+    ids=["numbered", "not offered", "texts", "forces"],
 )
-def test_a_start_that_favors_no_action(actions, candidates, expected):
+def test_a_start_that_favors_no_action(space, actions, candidates, expected):
     """Catches commands of a text game that are taken for as good as each other, where a model that reads knows
-    better; answers in free text, which no list shows; and a goal that random play reaches in half of its
+    better; answers in free text, which no list shows; forces on a body that random ones hold in its place; and a goal that random play reaches in half of its
     episodes and a model that prefers some actions in none."""
     play = played(SAME)
     play.questions = {("a", candidates): None}
-    found = decided(Plays(play), actions=actions)[1]
+    found = decided(Plays(play), space, actions=actions)[1]
     assert found.keys() == {"exploration_bonus"} | ({"demonstrations"} if expected else set())
-    assert decided(Plays(play), actions=actions, open_names={"num_envs"})[1] == {}
+    assert decided(Plays(play), space, actions=actions, open_names={"num_envs"})[1] == {}
     play.returns = MANY  # which need no bonus
-    assert decided(Plays(play), actions=actions)[1].keys() == ({"demonstrations"} if expected else set())
+    assert decided(Plays(play), space, actions=actions)[1].keys() == (
+        {"demonstrations"} if expected else set()
+    )
     play.returns = list(range(20))
-    assert decided(Plays(play), actions=actions)[1] == {}
+    assert decided(Plays(play), space, actions=actions)[1] == {}
 
 
 @pytest.mark.parametrize(
