@@ -121,7 +121,8 @@ def test_the_best_episodes_are_learned_from(tmp_path, model_folder):
 def test_half_a_setting_is_refused(tmp_path, demonstrated):
     """A weight without demonstrations, and the reverse, would have no effect; refused before a model is
     loaded."""
-    module = PPO(llm=LLMConfig(model="no-such-model"), sft=SFTConfig(coef=0.0 if demonstrated else 1.0))
+    sft = SFTConfig(rollouts=0) if demonstrated else SFTConfig(coef=1.0)
+    module = PPO(llm=LLMConfig(model="no-such-model"), sft=sft)
     data = {"demonstrations": [ExpertDemonstrations(WordExpert(), episodes=9)]} if demonstrated else {}
     with pytest.raises(ConfigError, match="set both sides, or neither"):
         fit(module, tmp_path, data=data, trainer={})
