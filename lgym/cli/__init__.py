@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from lgym.cli import library_noise  # noqa: F401  (silences what libraries say while they are imported)
 from lgym.cli.help_texts import print_commands
 
 COMMAND_LINE = "lgym.cli.command_line"

@@ -1,8 +1,5 @@
 """The subcommands of `lgym`, on Lightning's command line."""
 
-from lgym.cli.library_noise import silence_libraries  # before libraries are imported
-
-# isort: split
 import os
 import sys
 from pathlib import Path
@@ -37,6 +34,7 @@ from lgym.callbacks.provenance import RUN_FILE
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_options
+from lgym.cli.library_noise import silence_libraries
 from lgym.cli.new import changed
 from lgym.cli.report import REPORT, write_report
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of

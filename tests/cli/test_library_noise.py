@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.runs import ECHO
+from lgym.cli import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 AGENT = """
@@ -71,3 +72,14 @@ def test_the_first_lines_are_lgyms(started):
         assert "FutureWarning: this agent will change" in errors
         assert not [noise for noise in NOISE if noise in out + errors]
         assert "site-packages" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_help_of_programs_begins_with_it(program):
+    """Catches what libraries say in commands that are none of Lightning's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lgym.cli", program, "--help"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0
+    assert first_line(done.stderr + done.stdout).startswith(f"usage: lgym {program}")
