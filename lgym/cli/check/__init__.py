@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lgym.cli.check import report
-from lgym.cli.check.action_findings import parse_findings, space_findings
+from lgym.cli.check.action_findings import neglect_findings, parse_findings, space_findings
 from lgym.cli.check.estimates import estimate, kv_cache_bytes
 from lgym.cli.check.findings import (
     Finding,
@@ -25,6 +25,7 @@ from lgym.cli.check.size_findings import duration_findings, length_findings
 from lgym.cli.check.time_budget import CheckInterrupted, TimeBudget, interruptible
 from lgym.cli.check.trial import Trial, count_tokens, first_answers, try_out
 from lgym.data import RolloutDataModule
+from lgym.data.exploration_choice import LONG_EPISODE
 from lgym.data.random_play import RandomPlay, play_at_random, score, seed_fault
 from lgym.envs.workers import BrokenEnvironmentError
 from lgym.modules import LLMLearner
@@ -180,6 +181,9 @@ class Checkup:
                 space = env.action_space
             self.findings += parse_findings(trial.responses, data.agent, imitates=module.uses_sft)
             self.findings += space_findings(trial.responses, data.agent, space)
+        elif self.random.mean_length >= LONG_EPISODE and not module.uses_sft:
+            answers = zip(trial.rollout.turn_prompts(), trial.rollout.turn_responses(), strict=True)
+            self.findings += neglect_findings(answers, data.agent.actions)
 
     def conclude(self, path: str | None) -> None:
         """Prints the findings, and writes everything to a file, as JSON, if there is one."""

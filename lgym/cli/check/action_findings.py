@@ -1,16 +1,20 @@
-"""Findings about actions: responses that the agent or the action space refuses, and why."""
+"""Findings about actions: responses that the agent or the action space refuses, and why; and actions that the
+model leaves out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import exp
+from statistics import fmean
 
 import gymnasium
 
 from lgym.agents.actions import is_action
 from lgym.agents.base import TextAgent
 from lgym.cli.check.findings import Finding
-from lgym.rollout import Response
+from lgym.rollout import Prompt, Response
 
 MIN_PARSE_RATE = 0.01  # below it there is nothing to learn from
 LOW_PARSE_RATE = 0.2  # below it most of the time goes into learning the form
+RARE_ACTION = 0.001  # probability below which an action is hardly ever tried
 
 Answers = Sequence[tuple[Response, bool]]  # responses, with False where no action could be read
 
@@ -48,3 +52,19 @@ def space_findings(answers: Answers, agent: TextAgent, space: gymnasium.Space) -
                 "that is; where a wrapper (data.wrappers) has changed the space, one of the new space.",
             )
             return
+
+
+def neglect_findings(answers: Iterable[tuple[Prompt, Response]], actions: Sequence[str]) -> Iterator[Finding]:
+    """Actions that the model hardly ever takes, by its probabilities at the prompts that offer them."""
+    probabilities: dict[str, list[float]] = {action: [] for action in actions}
+    for prompt, response in dict(answers).items():
+        for candidate, logprob in zip(prompt.candidates, response.candidate_logprobs, strict=False):
+            probabilities.setdefault(candidate, []).append(exp(logprob))
+    neglected = [a for a in actions if probabilities[a] and fmean(probabilities[a]) < RARE_ACTION]
+    if neglected:
+        yield Finding(
+            False,
+            f"The model hardly ever answers {' or '.join(map(repr, neglected))}: less than once in "
+            f"{1 / RARE_ACTION:,.0f} turns. Where rewards need that, it may never be paid. Begin with even "
+            "odds: data.demonstrations: [{class_path: lgym.data.EveryAction}].",
+        )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from gymnasium.spaces import Discrete
 
 from helpers.echo import EchoAgent
 from helpers.letters import LetterAgent
-from lgym.cli.check.action_findings import parse_findings, space_findings
-from lgym.rollout import Response
+from helpers.prompts import make_prompt
+from lgym.cli.check.action_findings import neglect_findings, parse_findings, space_findings
+from lgym.rollout import Prompt, Response
 
 
 def answers(**counts):
@@ -42,3 +45,23 @@ def test_an_action_that_the_space_does_not_have():
     assert "LetterAgent reads 'c' as the action 2" in finding.text
     assert "Discrete(2)" in finding.text
     assert not list(space_findings(said, LetterAgent(), Discrete(3)))
+
+
+def test_an_action_that_the_model_leaves_out():
+    """Catches MiniGrid's `forward`, which a small model says once in 10,000 turns, taken for something that it
+    tries; an action counts where it is offered, at each distinct prompt once."""
+
+    def answer(text: str, **odds: float) -> tuple[Prompt, Response]:
+        logprobs = tuple(math.log(odd) for odd in odds.values())
+        return make_prompt(text, *odds), Response((1,), (0.0,), True, candidate_logprobs=logprobs)
+
+    often = answer("wall", left=0.9999, forward=0.0001)
+    (finding,) = neglect_findings([often, answer("lava", left=0.9995, forward=0.0005)], ["left", "forward"])
+    assert not finding.problem
+    assert "hardly ever answers 'forward': less than once in 1,000 turns" in finding.text
+    assert "lgym.data.EveryAction" in finding.text
+    assert not list(
+        neglect_findings([*[often] * 50, answer("goal", left=0.9, forward=0.1)], ["left", "forward"])
+    )
+    assert not list(neglect_findings([often], ["left"]))
+    assert not list(neglect_findings([answer("wall", left=1.0)], ["left", "forward"]))
