@@ -48,7 +48,7 @@ def test_an_action_that_the_space_does_not_have():
 
 
 def test_an_action_that_the_model_leaves_out():
-    """Catches MiniGrid's `forward`, which a small model says once in 10,000 turns, taken for something that it
+    """Catches MiniGrid's `forward`, which a small model says less than once in 1,000 turns, taken for what it
     tries; an action counts where it is offered, at each distinct prompt once."""
 
     def answer(text: str, **odds: float) -> tuple[Prompt, Response]:
