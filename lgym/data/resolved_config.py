@@ -126,7 +126,7 @@ class ResolvedConfig(DataConfig):
                 agent.resolve(decided["resolution"])
 
     def measured_state(self) -> dict[str, Any]:
-        """Settings that random play decided; plain numbers."""
+        """Settings that random play decided; plain numbers. (A bonus's counts are among the memories.)"""
         return {name: True if name in OBJECTS else value for name, value in self._measured.items()}
 
     def load_measured_state(self, state: Mapping[str, Any]) -> None:
