@@ -17,7 +17,7 @@ from pathlib import Path
 from lgym.callbacks.provenance import read_run
 from lgym.cli.bench import records
 from lgym.cli.bench.pictures import draw
-from lgym.cli.bench.tables import groups, with_table
+from lgym.cli.bench.tables import NEW_PAGE, groups, with_table
 from lgym.cli.runs import newest_run
 from lgym.terminal import say
 from lgym.types import ConfigError
@@ -106,7 +106,7 @@ def main(words: Sequence[str]) -> None:
     """Runs what is asked for and writes the page; ends with status 1 where a run failed."""
     arguments = parser().parse_args(words)
     runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit)
-    page = arguments.page.read_text(encoding="utf-8")
+    page = arguments.page.read_text(encoding="utf-8") if arguments.page.exists() else NEW_PAGE
     with_table(page, [], arguments.page)  # before anything long
     finished = 0
     try:
@@ -120,6 +120,7 @@ def main(words: Sequence[str]) -> None:
     known = records.read_all(arguments.records)
     for seeds in groups(known):
         draw(seeds, arguments.pictures)
+    arguments.page.parent.mkdir(parents=True, exist_ok=True)
     arguments.page.write_text(with_table(page, known, arguments.page), encoding="utf-8")
     say(f"\n{len(known)} runs in {arguments.page}, {finished} of {len(runs)} that were asked for.")
     if finished < len(runs):

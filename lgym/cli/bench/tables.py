@@ -11,6 +11,7 @@ from lgym.functional import bootstrap_interval, interquartile_mean
 from lgym.types import ConfigError
 
 BEGIN, END = "<!-- table: written by lgym bench -->", "<!-- end of the table -->"
+NEW_PAGE = f"# Results\n\n{BEGIN}\n{END}\n"  # where there is none yet
 HEADER = (
     "YAML",
     "environment",

@@ -131,6 +131,12 @@ def bench(folder: Path, *words: str) -> str:
     return (folder / "page.md").read_text()
 
 
+def test_a_page_that_is_not_there_is_begun(tmp_path):
+    """Catches a project that has no page of results yet: it ended in a traceback."""
+    write(RECORD, tmp_path / "records")
+    assert bench(tmp_path).startswith(f"# Results\n\n{BEGIN}\n| YAML |")
+
+
 def test_without_yamls_the_page_is_written_from_the_records(tmp_path, capsys):
     (tmp_path / "page.md").write_text(EMPTY)
     for record in MORE_SEEDS:
