@@ -6,7 +6,6 @@ from typing import Any
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import CriticConfig
-from lgym.modules.discounts import discount
 from lgym.modules.policy_learner import PolicyLearner
 from lgym.modules.response_batch import RolloutTurns
 
@@ -51,15 +50,12 @@ class ActorCritic(PolicyLearner):
     @property
     def gamma(self) -> float:
         """Discount per turn."""
-        return self._discount("gamma")
+        return self.discount("gamma", self.given_discounts["gamma"])
 
     @property
     def gae_lambda(self) -> float:
         """Discount of advantages, beside `gamma`."""
-        return self._discount("gae_lambda")
-
-    def _discount(self, name: str) -> float:
-        return discount(self, name, self.given_discounts[name])
+        return self.discount("gae_lambda", self.given_discounts["gae_lambda"])
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         return self.gae(turns, turn_timeline(turns))

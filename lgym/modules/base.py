@@ -29,6 +29,7 @@ from lgym.modules.optimization import OptimizedModule
 from lgym.phases import phase
 from lgym.policies import CandidatePolicy, GenerationPolicy, LLMPolicy, ThinkPolicy
 from lgym.rollout import Prompt, Rollout
+from lgym.types import DISCOUNTS
 
 AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy | LLMPolicy
 """The policies by name, so that a YAML may leave out the class path, and any of a user's own."""
@@ -150,6 +151,10 @@ class LLMLearner(OptimizedModule, ABC):
         """A setting of the run's data module, which random play may decide; `default` without one."""
         trainer: Any = self._trainer
         return default if trainer is None else getattr(trainer.datamodule, name, default)
+
+    def discount(self, name: str, given: float | None) -> float:
+        """A discount per turn, `gamma` or `gae_lambda`: the given one, or that of the run."""
+        return given if given is not None else float(self.data_setting(name, DISCOUNTS[name]))
 
     @contextmanager
     def inference(self) -> Iterator[LLMPolicy]:

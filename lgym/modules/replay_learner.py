@@ -13,7 +13,6 @@ from lgym import distributed
 from lgym.modules.base import LLMLearner
 from lgym.modules.config_checks import require_discounts, require_positive
 from lgym.modules.configs import CriticConfig
-from lgym.modules.discounts import discount
 from lgym.modules.metrics import rollout_metrics
 from lgym.modules.ppo import ppo_optimizer, ppo_schedule
 from lgym.modules.response_batch import response_batch, rollout_turns
@@ -102,7 +101,7 @@ class ReplayLearner(LLMLearner, ABC):
     @property
     def gamma(self) -> float:
         """Discount per turn."""
-        return discount(self, "gamma", self.given_gamma)
+        return self.discount("gamma", self.given_gamma)
 
     @property
     def target(self) -> TargetNetwork:
