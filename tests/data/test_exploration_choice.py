@@ -109,6 +109,8 @@ def test_a_start_that_favors_no_action(space, actions, candidates, expected):
     )
     play.returns = list(range(20))
     assert decided(Plays(play), space, actions=actions)[1] == {}
+    play.returns = [-1.0, *SAME[1:]]  # random play may lose what others keep
+    assert decided(Plays(play), space, actions=actions)[1].keys() == {"exploration_bonus"}
 
 
 @pytest.mark.parametrize(
