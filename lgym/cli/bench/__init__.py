@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="by default 0 1 2")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench"), help="folder of the runs")
     parser.add_argument("--records", type=Path, default=Path("docs/records"), help="folder of their records")
-    parser.add_argument("--page", type=Path, default=Path("docs/results.md"), help="Markdown with the table")
+    parser.add_argument(
+        "--pages", nargs="+", type=Path, default=[Path("docs/results.md")], help="Markdown with the table"
+    )
     parser.add_argument("--pictures", type=Path, default=Path("docs/curves"), help="folder of the pictures")
     parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="options of `fit`, up to the end")
     return parser
@@ -106,22 +108,29 @@ def main(words: Sequence[str]) -> None:
     """Runs what is asked for and writes the page; ends with status 1 where a run failed."""
     arguments = parser().parse_args(words)
     runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit)
-    page = arguments.page.read_text(encoding="utf-8") if arguments.page.exists() else NEW_PAGE
-    with_table(page, [], arguments.page)  # before anything long
-    finished = 0
+    for page in arguments.pages:
+        with_table(_text_of(page), [], page)  # before anything long
+    finished = []  # written behind all runs, which would else call their commit a changed one
     try:
         for run in carry_out(runs):
             folder = newest_run(run.root)
             assert folder is not None
-            records.write(records.record_of(folder, run.config.stem), arguments.records)
-            finished += 1
+            finished.append(records.record_of(folder, run.config.stem))
     except KeyboardInterrupt:
         say("\nInterrupted. `lgym bench` with the same words goes on where it was.")
+    for record in finished:
+        records.write(record, arguments.records)
     known = records.read_all(arguments.records)
     for seeds in groups(known):
         draw(seeds, arguments.pictures)
-    arguments.page.parent.mkdir(parents=True, exist_ok=True)
-    arguments.page.write_text(with_table(page, known, arguments.page), encoding="utf-8")
-    say(f"\n{len(known)} runs in {arguments.page}, {finished} of {len(runs)} that were asked for.")
-    if finished < len(runs):
+    for page in arguments.pages:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(with_table(_text_of(page), known, page), encoding="utf-8")
+    names = " and ".join(map(str, arguments.pages))
+    say(f"\n{len(known)} runs in {names}, {len(finished)} of {len(runs)} that were asked for.")
+    if len(finished) < len(runs):
         sys.exit(1)
+
+
+def _text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8") if page.exists() else NEW_PAGE

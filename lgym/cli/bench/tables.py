@@ -1,5 +1,6 @@
 """Tables of records, in Markdown."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +12,11 @@ from lgym.functional import bootstrap_interval, interquartile_mean
 from lgym.types import ConfigError
 
 BEGIN, END = "<!-- table: written by lgym bench -->", "<!-- end of the table -->"
+MARKS = re.compile(
+    r"<!-- table: written by lgym bench(?:: (?P<columns>[^\n]*?))? -->\n.*?" + re.escape(END), re.DOTALL
+)
+"""The table and the lines around it, the first of which may name its columns."""
+
 NEW_PAGE = f"# Results\n\n{BEGIN}\n{END}\n"  # where there is none yet
 HEADER = (
     "YAML",
@@ -104,23 +110,31 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
-def table(records: Sequence[RunRecord]) -> str:
+def table(records: Sequence[RunRecord], columns: Sequence[str] = HEADER) -> str:
     """A row for each YAML."""
+    places = [HEADER.index(column) for column in columns]
     rows = [HEADER, ("---",) * len(HEADER), *map(row, groups(records))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return "\n".join(f"| {' | '.join(cells[place] for place in places)} |" for cells in rows)
 
 
 def with_table(page: str, records: Sequence[RunRecord], where: Path) -> str:
     """A page with the table of records between its marks.
 
     Raises:
-        ConfigError: if it has no marks.
+        ConfigError: if it has no marks, or these name a column that does not exist.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
+    found = MARKS.search(page)
+    if found is None:
         raise ConfigError(f"{where} has no place for the table: write {BEGIN} and {END} where it belongs.")
-    return f"{before}{BEGIN}\n{table(records)}\n{END}{after}"
+    columns = HEADER if found["columns"] is None else found["columns"].split(", ")
+    unknown = [column for column in columns if column not in HEADER]
+    if unknown:
+        raise ConfigError(
+            f"{where} asks for a column {unknown[0]!r} in the mark of its table; "
+            f"there are {', '.join(HEADER)}."
+        )
+    begin = found[0].partition("\n")[0]
+    return f"{page[: found.start()]}{begin}\n{table(records, columns)}\n{END}{page[found.end() :]}"
 
 
 def _span(values: Sequence[float], form: str) -> str:

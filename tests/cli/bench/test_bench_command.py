@@ -81,6 +81,14 @@ def test_the_table_takes_the_place_between_the_marks():
         with_table("# Results", [RECORD], Path("page.md"))
 
 
+def test_a_page_may_name_its_columns():
+    begin = BEGIN.replace(" -->", ": YAML, sampled -->")
+    page = with_table(f"{begin}\nold\n{END}\nMore.", [RECORD], Path("page.md"))
+    assert page == f"{begin}\n| YAML | sampled |\n| --- | --- |\n| `lake` | 0.900 |\n{END}\nMore."
+    with pytest.raises(ConfigError, match="asks for a column 'price'"):
+        with_table(f"{BEGIN.replace(' -->', ': price -->')}\n{END}", [RECORD], Path("page.md"))
+
+
 def test_the_mean_of_curves_is_where_all_are_known():
     """Half-way from (0, 0) to (10, 10) is 5, and the other curve is at 1 all along."""
     turns, mean = mean_curve([[(0, 0.0), (10, 10.0)], [(2, 1.0), (6, 1.0), (20, 1.0)]])
@@ -125,7 +133,7 @@ def test_every_yaml_has_a_first_run_before_any_has_a_second(tmp_path):
 def bench(folder: Path, *words: str) -> str:
     places = [
         f"--{name}={folder / value}" for name, value in
-        (("runs", "runs"), ("records", "records"), ("page", "page.md"), ("pictures", "curves"))
+        (("runs", "runs"), ("records", "records"), ("pages", "page.md"), ("pictures", "curves"))
     ]  # fmt: skip
     main(["bench", *places, *words])
     return (folder / "page.md").read_text()
@@ -146,12 +154,29 @@ def test_without_yamls_the_page_is_written_from_the_records(tmp_path, capsys):
     assert "5 runs in" in capsys.readouterr().out
 
 
-def test_the_page_of_results_agrees_with_the_records():
+def test_the_page_is_read_again_when_the_runs_are_over(tmp_path, monkeypatch):
+    """Catches hours in which the page was edited, whose edits were written over."""
+    (tmp_path / "page.md").write_text(EMPTY)
+    write(RECORD, tmp_path / "records")
+
+    def edit(runs):
+        (tmp_path / "page.md").write_text(f"Edited.\n{EMPTY}")
+        return iter(())
+
+    monkeypatch.setattr("lgym.cli.bench.carry_out", edit)
+    assert bench(tmp_path).startswith(f"Edited.\n# Results\n\n{BEGIN}\n| YAML |")
+
+
+@pytest.mark.parametrize("page", [DOCS / "results.md", DOCS.parent / "README.md"])
+def test_the_pages_of_results_agree_with_the_records(page):
     """A figure that was typed, or a record that was added without the page."""
-    page = DOCS / "results.md"
     records = read_all(DOCS / "records")
     assert records
     assert with_table(page.read_text(encoding="utf-8"), records, page) == page.read_text(encoding="utf-8")
+
+
+def test_every_record_has_its_picture():
+    records = read_all(DOCS / "records")
     assert {f"{seeds[0].name}.png" for seeds in groups(records)} == {
         f.name for f in (DOCS / "curves").iterdir()
     }
