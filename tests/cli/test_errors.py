@@ -19,6 +19,7 @@ from lgym.modules import PPO
 from lgym.types import ConfigError, LgymError
 
 BLACKJACK = Path(__file__).parents[2] / "configs" / "blackjack.yaml"
+MODEL = "      model: smollm2-135m-instruct\n"  # its line there
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_key_that_stands_twice(failing, tmp_path):
     twice = tmp_path / "twice.yaml"
     twice.write_text(BLACKJACK.read_text().replace("    optimizer:\n", "    llm: {}\n    optimizer:\n"))
     said = failing(config=twice)
-    assert "the key 'llm' stands twice in one place, in lines 13 and 16" in said
+    assert "the key 'llm' stands twice in one place, in lines 13 and 15" in said
     assert "'agent' stands twice" in failing(data="{agent: lgym.agents.TaxiAgent, env: Taxi-v3, agent: null}")
 
 
@@ -143,9 +144,8 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_evidence(failing, 
 def test_quantized_weights_cannot_be_trained_whole(failing, tmp_path):
     """Raised when the YAML is read."""
     whole = tmp_path / "whole.yaml"
-    whole.write_text(
-        BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null\n      quantization: 4bit")
-    )
+    settings = "      lora: null\n      quantization: 4bit\n"
+    whole.write_text(BLACKJACK.read_text().replace(MODEL, MODEL + settings))
     assert "quantization: 4bit needs adapters" in failing(config=whole)
 
 
@@ -160,7 +160,7 @@ def test_a_wrong_value_names_the_option(failing):
 def test_every_weight_in_bf16_is_refused(failing, tmp_path):
     """The optimizer's small steps would vanish."""
     whole = tmp_path / "whole.yaml"
-    whole.write_text(BLACKJACK.read_text().replace("lora: {last_blocks: 20}", "lora: null"))
+    whole.write_text(BLACKJACK.read_text().replace(MODEL, MODEL + "      lora: null\n"))
     assert "32-true or bf16-mixed" in failing(config=whole, trainer__precision="bf16-true")
 
 
