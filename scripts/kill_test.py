@@ -46,6 +46,10 @@ MOMENTS: dict[str, tuple[Any, str]] = {
 }
 """What a run is doing, and the function that it is then in."""
 
+THREADS = torch.get_num_threads()
+"""Threads of a run. The process that forks it computes with one: in a copy of a process that has computed
+with several, OpenMP waits for threads that the copy lacks, for ever."""
+
 COMPARED = (
     "state_dict",
     "optimizer_states",
@@ -79,6 +83,7 @@ def _fit(words: Sequence[str], root: Path, moment: str | None, at: int) -> None:
     with (root.parent / f"{root.name}.log").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    torch.set_num_threads(THREADS)
     counts: Counter[str] = Counter()
     counted(counts, moment, at)
     lgym(fitting(words, root))
@@ -213,6 +218,7 @@ def main() -> int:
     )
     parser.add_argument("--root", type=Path, help="where runs are written; by default a temporary folder")
     settings, words = parser.parse_known_args()
+    torch.set_num_threads(1)
     root = settings.root or Path(tempfile.mkdtemp(prefix="kills-"))
     words = [*words, f"--trainer.devices={settings.devices}"]
     rows = kill_and_compare(words, settings.kills, settings.seed, root, devices=settings.devices)
