@@ -9,6 +9,8 @@ import torch
 
 from helpers.letters import CONFIG as LETTERS
 from helpers.runs import assert_same, assert_same_run, checkpoint, lgym, scalars
+from lgym.callbacks.provenance import read_run
+from lgym.cli.trainer import FinalEvaluation
 from lgym.data.rollout.collector import Collector
 from lgym.modules import PPO
 
@@ -85,6 +87,35 @@ def test_a_finished_run_plays_nothing_more(tmp_path, model_folder, monkeypatch, 
     assert "Nothing was left to do after 2 rollouts" in capsys.readouterr().out
     lgym("fit", parts, model_folder, trainer__max_epochs=3, ckpt_path="last")
     assert_same_run(whole, parts, validated_alike=False)
+
+
+def test_a_run_killed_within_its_last_evaluation_makes_up_for_it(tmp_path, model_folder, monkeypatch, capsys):
+    """The last checkpoint is there, and so nothing is left to train; but the run has no result yet."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = {"trainer__max_epochs": 3, "trainer__check_val_every_n_epoch": 2}
+    lgym("fit", whole, model_folder, **settings)
+
+    class Killed(Exception):
+        """The end of this process."""
+
+    def killed(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FinalEvaluation, "on_train_end", killed)
+        with pytest.raises(Killed):
+            lgym("fit", parts, model_folder, **settings)
+    run = parts / "version_0"
+    assert not read_run(run)["finished"]
+    lgym("fit", parts, model_folder, ckpt_path="last", **settings)
+    assert_same_run(whole, parts)
+    result = read_run(run)
+    assert result["finished"]
+    assert result["results"] == read_run(whole / "version_0")["results"]
+    capsys.readouterr()
+    lgym("fit", parts, model_folder, ckpt_path="last", **settings)
+    assert "Nothing was left to do" in capsys.readouterr().out
+    assert read_run(run)["results"] == result["results"], "a session without any would take them away"
 
 
 def test_grpo_resumes_exactly(tmp_path, model_folder):

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,10 @@ PACKAGES = ("lgym", "torch", "transformers", "peft", "lightning", "gymnasium")
 class Provenance(L.Callback):
     """Writes `run.json` into the folder of a run of `fit`: what was run, the returns of known policies, and a
     session for each start, with its command, commit, versions and machine. A session that comes to its end
-    adds `finished` and the results: the evaluations before the first step and at the end."""
+    adds `finished` and the results: the evaluations before the first step and at the end. One that had
+    nothing left to do leaves them as they are."""
+
+    _has_trained = False
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         file = _file(trainer)
@@ -35,12 +39,20 @@ class Provenance(L.Callback):
             return
         known = read_run(file.parent)
         sessions = [*known.get("sessions", []), session(trainer)]
-        _write(file, {**known, **subject(trainer, pl_module), "sessions": sessions, "finished": False})
+        _write(file, {"finished": False, **known, **subject(trainer, pl_module), "sessions": sessions})
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._has_trained = True
+        self._add(trainer, pl_module, {"finished": False})
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._has_trained and isinstance(pl_module, LLMLearner):
+            self._add(trainer, pl_module, {**outcome(trainer, pl_module), "finished": True})
+
+    def _add(self, trainer: L.Trainer, pl_module: L.LightningModule, known: Mapping[str, Any]) -> None:
         file = _file(trainer)
         if trainer.is_global_zero and isinstance(pl_module, LLMLearner) and file.exists():
-            _write(file, {**read_run(file.parent), **outcome(trainer, pl_module), "finished": True})
+            _write(file, {**read_run(file.parent), **known})
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -48,6 +60,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     file = folder / RUN_FILE
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return known
+
+
+def was_finished(trainer: L.Trainer) -> bool:
+    """True if the run came to its end in an earlier session; the same on all devices."""
+    known = read_run(_file(trainer).parent) if trainer.is_global_zero else {}
+    return bool(trainer.strategy.broadcast(known.get("finished", False)))
 
 
 def subject(trainer: L.Trainer, module: LLMLearner) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.fit_loop import _FitLoop
 
 from lgym.callbacks import PhaseProfiler
+from lgym.callbacks.provenance import was_finished
 from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
 from lgym.cli.check.findings import Finding
@@ -26,10 +27,18 @@ from lgym.types import ConfigError
 
 
 class RolloutLoop(_FitLoop):
-    """Lightning's loop over epochs, which are rollouts. A rollout that is not played to its end ends it, as
-    the last one does."""
+    """Lightning's loop over epochs, which are rollouts.
+
+    A rollout that is not played to its end ends it, as the last one does. A run that was killed behind its
+    last rollout, whose checkpoint was written, makes up for its end: evaluation, export, report.
+    """
 
     def run(self) -> None:
+        self.setup_data()
+        if self.done and self.trainer.current_epoch > 0 and not was_finished(self.trainer):
+            self.on_run_start()
+            self.on_run_end()
+            return
         try:
             super().run()
         except PlayingStopped:
