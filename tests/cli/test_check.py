@@ -12,6 +12,8 @@ from tokenizers import normalizers
 
 from helpers import letters, tiny
 from helpers.echo import EchoAgent, EchoEnv
+from lgym.cli import check
+from lgym.cli.check import trial
 
 
 class LuckyEnv(EchoEnv):
@@ -137,6 +139,21 @@ def test_what_is_written_is_json(checked, tmp_path):
 
     record = json.loads((tmp_path / "check.json").read_text(), parse_constant=refuse)
     assert record["scores"]["played at random"]["ci95"] is None
+
+
+def test_a_slow_first_prompt_cuts_no_episodes(checked, monkeypatch):
+    """It is the first that a process computes; beside others a prompt is quicker."""
+    ask, shrink, limits = check.first_answers, trial._shrink, []
+
+    def shrunk(*given):
+        small = shrink(*given)
+        limits.append(small.max_episode_steps)
+        return small
+
+    monkeypatch.setattr(check, "first_answers", lambda *given: ask(*given)._replace(seconds=60.0))
+    monkeypatch.setattr(trial, "_shrink", shrunk)
+    checked(data__env="Long-v0")
+    assert limits == [None, None]
 
 
 def test_a_speaking_run_shows_responses_and_how_many_can_be_read(checked, speaking, tmp_path):

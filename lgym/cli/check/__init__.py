@@ -135,8 +135,7 @@ class Checkup:
         answers = first_answers(data, module)
         self.record |= report.show_policy(answers, data.agent, module.tokenizer)
         self.part = "playing"
-        turn_seconds = answers.seconds + self.random.seconds / len(self.random.distinct)
-        trial = try_out(data, module, self.random, turn_seconds, self.budget)
+        trial = try_out(data, module, self.random, answers, self.budget)
         self._check_play(trial)
         self.part = "learning"
         learned = learn_from(data, module, trial.rollout, self.budget)

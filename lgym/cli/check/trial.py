@@ -27,14 +27,16 @@ from lgym.types import Episode
 SHOWN_RESPONSES = 3
 SHARED_TURNS = 128  # of the first rollout, where prompts recur and are computed once
 SEPARATE_TURNS = 64  # of the first rollout, where each costs a forward pass or a response of its own
-SCORE_TURNS, SCORE_SECONDS = 4096, 6.0  # rollouts of twice the size follow until one of them is over
+SCORE_TURNS = 4096  # rollouts of twice the size follow until they are over these, or over these seconds:
+SHARED_SECONDS, SEPARATE_SECONDS = 3.0, 6.0
+ASKED_TOGETHER = 16  # prompts that are timed before play
 MOST_ENVS, MOST_WORKERS = 128, 8
 MAKING_FRACTION = 0.1  # of the time, for making environments
 PLAY_UNTIL = 0.55  # of the time
 
 
 class FirstAnswers(NamedTuple):
-    """The policy's answers to the first prompt of training, and the seconds that each took."""
+    """The policy's answers to the first prompt of training, and the seconds that each took alone."""
 
     prompt: Prompt
     responses: list[Response]
@@ -88,11 +90,22 @@ def first_answers(data: RolloutDataModule, module: LLMLearner) -> FirstAnswers:
     return FirstAnswers(runner.prompt, responses, float(values[0]), seconds)
 
 
+def seconds_together(data: RolloutDataModule, module: LLMLearner, play: RandomPlay) -> float:
+    """Seconds of each of some prompts that random play met last, asked for together, as in a rollout where
+    prompts are shared. A process's first prompt alone takes several times as long."""
+    builder = data.prompt_builder("fit")
+    prompts = [builder.prompt(*question) for question in list(play.questions)[-ASKED_TOGETHER:]]
+    with module.inference() as policy:
+        started = time.perf_counter()
+        policy.values(prompts)
+        return (time.perf_counter() - started) / len(prompts)
+
+
 def try_out(
     data: RolloutDataModule,
     module: LLMLearner,
     play: RandomPlay,
-    turn_seconds: float,
+    answers: FirstAnswers,
     budget: TimeBudget,
 ) -> Trial:
     """Plays episodes with the training's own collector: a few that show how fast it is, then as many as there
@@ -102,11 +115,14 @@ def try_out(
         data: the run's data module.
         module: the run's module, with its model.
         play: tells how long episodes are.
-        turn_seconds: time that a turn takes at most.
+        answers: to the first prompt of training.
         budget: time of the whole check.
     """
-    seconds = budget.until(PLAY_UNTIL, at_most=SCORE_SECONDS)
+    shared = _shares_prompts(data, module)
+    seconds = budget.until(PLAY_UNTIL, at_most=SHARED_SECONDS if shared else SEPARATE_SECONDS)
     deadline = time.perf_counter() + seconds
+    turn_seconds = seconds_together(data, module, play) if shared else answers.seconds
+    turn_seconds += play.seconds / len(play.distinct)
     first = _shrink(data, module, play, seconds / turn_seconds / 4, budget)
     pieces: list[Piece] = []
     _play_episodes(first, module, pieces, deadline=0.0)
@@ -127,6 +143,10 @@ def try_out(
         repeated=_repeat(data, module, pieces),
         play_bytes=peak_bytes(module.device),
     )
+
+
+def _shares_prompts(data: RolloutDataModule, module: LLMLearner) -> bool:
+    return not module.policy.generates_text and data.history == 0
 
 
 def _play_episodes(
@@ -155,7 +175,7 @@ def _play_episodes(
 def _repeat(data: RolloutDataModule, module: LLMLearner, pieces: Sequence[Piece]) -> list[Call]:
     """The prompts of the last rollout that met new ones once more, call by call and then all at once."""
     asked = [[call.new for call in piece.calls if call.new] for piece in pieces]
-    if module.policy.generates_text or data.history != 0 or not any(asked):
+    if not _shares_prompts(data, module) or not any(asked):
         return []
     last = next(prompts for prompts in reversed(asked) if prompts)
     repeated = []
@@ -173,7 +193,7 @@ def _shrink(
 ) -> RolloutDataModule:
     """A copy of `data` with rollouts of a few episodes, of `turns` at most, which have another limit if they
     are long; and with no more environments than can be made in the time."""
-    usual = SEPARATE_TURNS if module.policy.generates_text or data.history != 0 else SHARED_TURNS
+    usual = SHARED_TURNS if _shares_prompts(data, module) else SEPARATE_TURNS
     most_turns = max(1, int(min(usual, turns)))
     groups = max(1 if data.group_size > 3 else 4, int(most_turns / play.mean_length) // data.group_size)
     if data.episodes_per_rollout is not None:
