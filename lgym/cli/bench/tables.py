@@ -1,6 +1,7 @@
 """Tables of records, in Markdown."""
 
 import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -33,6 +34,12 @@ HEADER = (
     "machine",
     "commit",
 )
+"""Columns of a page that names none."""
+
+SPEED = ("bar", "seeds at the bar", "median minutes")
+BAR = 0.95
+"""How far from random to optimal play the bar of a task is."""
+
 SUCCESS = {"sampled": "val_sampled/success_rate", "greedy": "val_greedy/success_rate"}
 EXACT = ("blackjack", "maze")
 UNTRAINED = "val_sampled/return_mean"
@@ -51,27 +58,43 @@ def metric_of(seeds: Sequence[RunRecord], mode: str) -> str:
     return next((metric for metric in exact if metric in known), f"val_{mode}/return_mean")
 
 
-def row(seeds: Sequence[RunRecord]) -> tuple[str, ...]:
-    """The runs of a YAML as a row."""
+def row(seeds: Sequence[RunRecord]) -> dict[str, str]:
+    """The runs of a YAML, by column."""
     first = seeds[0]
     subject = first.subject
     kwargs = "".join(f", {name}: {value}" for name, value in subject["env_kwargs"].items())
     returns = subject["reference_returns"]
-    return (
-        f"`{first.name}`",
-        f"{subject['env']}{kwargs}",
-        f"{subject['algorithm']}, {subject['policy']}",
-        ", ".join(str(record.seed) for record in seeds),
-        estimate(seeds, UNTRAINED, RunRecord.first),
-        result(seeds, "sampled"),
-        result(seeds, "greedy"),
-        number(returns["random"]) if "random" in returns else "",
-        number(returns["optimal"]) if "optimal" in returns else "",
-        _span([record.turns for record in seeds], "{:,}"),
-        _span([record.minutes for record in seeds], "{:.1f}"),
-        _distinct(record.machine for record in seeds),
-        _distinct(record.commit or "" for record in seeds),
-    )
+    minutes = [record.minutes for record in seeds]
+    return {
+        "YAML": f"`{first.name}`",
+        "environment": f"{subject['env']}{kwargs}",
+        "algorithm": f"{subject['algorithm']}, {subject['policy']}",
+        "seeds": ", ".join(str(record.seed) for record in seeds),
+        "untrained": estimate(seeds, UNTRAINED, RunRecord.first),
+        "sampled": result(seeds, "sampled"),
+        "greedy": result(seeds, "greedy"),
+        "random": number(returns["random"]) if "random" in returns else "",
+        "optimal": number(returns["optimal"]) if "optimal" in returns else "",
+        "turns": _span([record.turns for record in seeds], "{:,}"),
+        "minutes": _span(minutes, "{:.1f}"),
+        "machine": _distinct(record.machine for record in seeds),
+        "commit": _distinct(record.commit or "" for record in seeds),
+        "median minutes": f"{statistics.median(minutes):.1f}",
+        **speed(seeds),
+    }
+
+
+def speed(seeds: Sequence[RunRecord]) -> dict[str, str]:
+    """The bar of a task whose random and optimal returns are known, and how many seeds end at it or above,
+    by their sampled returns."""
+    returns = seeds[0].subject["reference_returns"]
+    if not {"random", "optimal"} <= set(returns):
+        return {"bar": "", "seeds at the bar": ""}
+    bar = returns["random"] + BAR * (returns["optimal"] - returns["random"])
+    metric = metric_of(seeds, "sampled")
+    ends = [record.last(metric) for record in seeds]
+    reached = sum(end is not None and end >= bar for end in ends)
+    return {"bar": number(bar), "seeds at the bar": f"{reached} of {len(seeds)}"}
 
 
 def result(seeds: Sequence[RunRecord], mode: str) -> str:
@@ -112,9 +135,9 @@ def number(value: float) -> str:
 
 def table(records: Sequence[RunRecord], columns: Sequence[str] = HEADER) -> str:
     """A row for each YAML."""
-    places = [HEADER.index(column) for column in columns]
-    rows = [HEADER, ("---",) * len(HEADER), *map(row, groups(records))]
-    return "\n".join(f"| {' | '.join(cells[place] for place in places)} |" for cells in rows)
+    rows = [columns, ["---"] * len(columns)]
+    rows += [[cells[column] for column in columns] for cells in map(row, groups(records))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def with_table(page: str, records: Sequence[RunRecord], where: Path) -> str:
@@ -127,11 +150,11 @@ def with_table(page: str, records: Sequence[RunRecord], where: Path) -> str:
     if found is None:
         raise ConfigError(f"{where} has no place for the table: write {BEGIN} and {END} where it belongs.")
     columns = HEADER if found["columns"] is None else found["columns"].split(", ")
-    unknown = [column for column in columns if column not in HEADER]
+    unknown = [column for column in columns if column not in HEADER + SPEED]
     if unknown:
         raise ConfigError(
             f"{where} asks for a column {unknown[0]!r} in the mark of its table; "
-            f"there are {', '.join(HEADER)}."
+            f"there are {', '.join(HEADER + SPEED)}."
         )
     begin = found[0].partition("\n")[0]
     return f"{page[: found.start()]}{begin}\n{table(records, columns)}\n{END}{page[found.end() :]}"

@@ -29,12 +29,8 @@ MORE_SEEDS = [
 ]  # fmt: skip
 
 
-def cells(seeds):
-    return dict(zip(HEADER, row(seeds), strict=True))
-
-
 def test_a_row_of_one_run():
-    assert cells([RECORD]) == {
+    assert {name: row([RECORD])[name] for name in HEADER} == {
         "YAML": "`lake`",
         "environment": "FrozenLake-v1, is_slippery: False",
         "algorithm": "PPO, CandidatePolicy",
@@ -54,7 +50,7 @@ def test_a_row_of_one_run():
 def test_seeds_are_summed_up_with_an_interval():
     """Of 0.3, 0.4, 0.5, 0.6 and 0.7 the middle three have a mean of 0.5; one seed alone said nothing at the
     start, so the untrained model has no figure."""
-    found = cells(MORE_SEEDS)
+    found = row(MORE_SEEDS)
     mean, low, high = (float(part.strip("[],")) for part in found["sampled"].split())
     assert mean == 0.5
     assert 0.3 <= low < 0.45
@@ -63,12 +59,23 @@ def test_seeds_are_summed_up_with_an_interval():
     assert found["minutes"] == "3.0 to 7.0"
     assert found["seeds"] == "3, 4, 5, 6, 7"
     part = [MORE_SEEDS[0], replace(RECORD, curves={"val_sampled/return_mean": [(64, 0.3)]})]
-    assert cells(part)["untrained"] == ""
+    assert row(part)["untrained"] == ""
+
+
+def test_the_bar_is_at_95_percent_of_the_way_from_random_to_optimal_play():
+    """From 0.014 to 1 that is 0.951: of 0.3 to 0.7 none is there, of 0.94 and 0.96 one."""
+    assert row(MORE_SEEDS)["seeds at the bar"] == "0 of 5"
+    near = [replace(RECORD, curves={"val_sampled/return_mean": [(64, end)]}) for end in (0.94, 0.96)]
+    assert row(near)["bar"] == "0.951"
+    assert row(near)["seeds at the bar"] == "1 of 2"
+    assert row(MORE_SEEDS)["median minutes"] == "5.0"
+    unknown = replace(RECORD, subject={**RECORD.subject, "reference_returns": {"random": 0.0}})
+    assert row([unknown])["bar"] == row([unknown])["seeds at the bar"] == ""
 
 
 def test_exact_values_and_success_rates_come_first():
     exact = {"blackjack/value_sampled": [(64, -0.05)], "val_sampled/success_rate": [(64, 0.25)]}
-    assert cells([replace(RECORD, curves={**RECORD.curves, **exact})])["sampled"] == "-0.050; 25.0% succeed"
+    assert row([replace(RECORD, curves={**RECORD.curves, **exact})])["sampled"] == "-0.050; 25.0% succeed"
 
 
 def test_the_table_takes_the_place_between_the_marks():
@@ -167,7 +174,7 @@ def test_the_page_is_read_again_when_the_runs_are_over(tmp_path, monkeypatch):
     assert bench(tmp_path).startswith(f"Edited.\n# Results\n\n{BEGIN}\n| YAML |")
 
 
-@pytest.mark.parametrize("page", [DOCS / "results.md", DOCS.parent / "README.md"])
+@pytest.mark.parametrize("page", [DOCS / "results.md", DOCS / "speedrun.md", DOCS.parent / "README.md"])
 def test_the_pages_of_results_agree_with_the_records(page):
     """A figure that was typed, or a record that was added without the page."""
     records = read_all(DOCS / "records")
