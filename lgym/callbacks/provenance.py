@@ -161,4 +161,6 @@ def _file(trainer: L.Trainer) -> Path:
 
 def _write(file: Path, record: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)  # a run that is killed leaves the whole of one or of the other
