@@ -33,7 +33,7 @@ from lgym.plain_text import as_json
 from lgym.terminal import say
 
 TRIED_SEEDS = 3
-RANDOM_FRACTION, RANDOM_SECONDS = 0.15, 4.0  # of the time, for random play
+RANDOM_FRACTION, RANDOM_SECONDS = 0.15, 2.0  # of the time, for random play
 SEED_FRACTION, SEED_SECONDS = 0.25, 4.0  # of the time, until which further seeds are tried
 PROMPT_FRACTION, PROMPT_SECONDS = 0.35, 4.0  # of the time, until which further prompts are measured
 
