@@ -38,7 +38,7 @@ HEADER = (
 
 SPEED = ("bar", "seeds at the bar", "median minutes")
 BAR = 0.95
-"""How far from random to optimal play the bar of a task is."""
+"""Share of the way from random to optimal play that is the bar of a task."""
 
 SUCCESS = {"sampled": "val_sampled/success_rate", "greedy": "val_greedy/success_rate"}
 EXACT = ("blackjack", "maze")
