@@ -11,6 +11,8 @@ from lgym.types import ConfigError
 class StopOnReturnThreshold(L.Callback):
     """Ends a run when evaluations in a row have reached a threshold; one alone may be luck.
 
+    Such a run, resumed, has nothing left to do, unless it is given another threshold.
+
     Lightning's `EarlyStopping` with a `stopping_threshold` ends it at the first.
 
     Args:
@@ -28,6 +30,9 @@ class StopOnReturnThreshold(L.Callback):
         self.evaluations = evaluations
         self.monitor = monitor
         self.reached = 0  # evaluations in a row
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.should_stop = trainer.should_stop or self.reached >= self.evaluations
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
@@ -48,7 +53,8 @@ class StopOnReturnThreshold(L.Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"reached": self.reached}
+        return {"reached": self.reached, "threshold": self.threshold}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.reached = state_dict["reached"]
+        if state_dict.get("threshold") == self.threshold:
+            self.reached = state_dict["reached"]

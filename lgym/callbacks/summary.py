@@ -74,7 +74,10 @@ class RunSummary(L.Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         rollouts = trainer.current_epoch
         if self._started is None:
-            say(f"\nNothing was left to do after {rollouts} rollouts: more is up to trainer.max_epochs.")
+            say(
+                f"\nNothing was left to do after {rollouts} rollouts: more is up to trainer.max_epochs, or "
+                "to the threshold that ended the run."
+            )
         else:
             minutes = (time.monotonic() - self._started) / 60
             say(

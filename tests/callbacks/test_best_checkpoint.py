@@ -100,9 +100,23 @@ def test_the_count_goes_on_in_a_resumed_run(tmp_path, model_folder, evaluations)
     evaluations += [0.0, 0.5, 0.5, 0.5]
     options = {**EVERY, "trainer__callbacks": stopping(), "trainer__check_val_every_n_epoch": 2}
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=3, **options)
-    assert checkpoint(tmp_path)["callbacks"]["StopOnReturnThreshold"] == {"reached": 1}
+    assert checkpoint(tmp_path)["callbacks"]["StopOnReturnThreshold"] == {"reached": 1, "threshold": 0.4}
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=9, ckpt_path="last", **options)
     assert checkpoint(tmp_path)["epoch"] == 3
+
+
+def test_a_run_that_has_reached_its_threshold_is_over(tmp_path, model_folder, evaluations, capsys):
+    """Resumed, it played one more rollout; with a higher threshold it goes on."""
+    evaluations += [0.0, 0.5, 0.5, 0.5, 0.5, 0.9, 0.9]
+    options = {**EVERY, "trainer__max_epochs": 9, "ckpt_path": "last"}
+    lgym("fit", tmp_path, model_folder, **options | {"ckpt_path": None, "trainer__callbacks": stopping()})
+    assert checkpoint(tmp_path)["epoch"] == 1
+    capsys.readouterr()
+    lgym("fit", tmp_path, model_folder, trainer__callbacks=stopping(), **options)
+    assert "Nothing was left to do after 2 rollouts" in capsys.readouterr().out
+    assert len(scalars(tmp_path)["rollout/return_mean"]) == 2
+    lgym("fit", tmp_path, model_folder, trainer__callbacks=stopping(threshold=0.8), **options)
+    assert len(scalars(tmp_path)["rollout/return_mean"]) == 6
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path, model_folder):
