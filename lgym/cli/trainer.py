@@ -35,7 +35,7 @@ class RolloutLoop(_FitLoop):
 
     def run(self) -> None:
         if self.done:  # before Lightning asks for the first batch, and so for a rollout
-            progress = self.epoch_progress.current
+            progress: Any = self.epoch_progress.current
             progress.completed = progress.processed  # whatever ended the run; Lightning does so at max_epochs
             if progress.completed > 0 and not was_finished(self.trainer):
                 self.on_run_start()
