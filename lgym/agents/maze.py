@@ -33,8 +33,8 @@ class MazeAgent(TextAgent):
         if np.ndim(observation) == 1:
             return self._walls(observation)
         cell = int(observation)
-        return (
-            f"You are at {_place(cell)}. The goal is at {_place(maze.GOAL)}. {self._walls(maze.walls(cell))}"
+        return (  # the goal first: what all prompts begin with is computed once
+            f"The goal is at {_place(maze.GOAL)}. You are at {_place(cell)}. {self._walls(maze.walls(cell))}"
         )
 
     def _walls(self, walls: Any) -> str:

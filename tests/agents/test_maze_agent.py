@@ -14,9 +14,9 @@ from lgym.envs.maze import START_CELLS
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
-        (1 * 13 + 3, "You are at row 1, column 3. The goal is at row 8, column 6. Walls: up."),
-        (1 * 13 + 1, "You are at row 1, column 1. The goal is at row 8, column 6. Walls: left, up, down."),
-        (7 * 13 + 6, "You are at row 7, column 6. The goal is at row 8, column 6. Walls: left, right."),
+        (1 * 13 + 3, "The goal is at row 8, column 6. You are at row 1, column 3. Walls: up."),
+        (1 * 13 + 1, "The goal is at row 8, column 6. You are at row 1, column 1. Walls: left, up, down."),
+        (7 * 13 + 6, "The goal is at row 8, column 6. You are at row 7, column 6. Walls: left, right."),
     ],
 )
 def test_in_words(cell, text):
@@ -51,7 +51,7 @@ def test_every_cell_reads_otherwise():
 def test_it_is_found_for_the_maze():
     """`GeneralAgent`, which a run without an agent takes, speaks its words in both mazes."""
     for fully_observed, text in (
-        (True, "You are at row 1, column 3. The goal is at row 8, column 6. Walls: up."),
+        (True, "The goal is at row 8, column 6. You are at row 1, column 3. Walls: up."),
         (False, "Walls: up."),
     ):
         env = make_env("lgym/Maze-v0", {"fully_observed": fully_observed})
