@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ BUFFER = (
     '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 32, "minibatch_size": 4, '
     '"updates_per_rollout": 2, "learning_starts": 8}}'
 )
-LONG = {"blackjack_grpo", "frozen_lake_think", "textworld"}  # free text, and games to compile
+LONG = ("blackjack_grpo", "frozen_lake_think", "textworld")  # free text, and games to compile
+LOGGED = {
+    "turns": [{"observation": "Your hand: hard 12 against 4", "response": "stay", "reward": -1.0}] * 8,
+    "terminated": True,
+    "truncated": False,
+}
 
 
 def test_there_are_configs():
@@ -30,12 +36,12 @@ def test_a_config_says_only_what_differs(config):
 
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in CONFIGS],
+    [pytest.param(path, marks=pytest.mark.slow if path.stem.startswith(LONG) else ()) for path in CONFIGS],
     ids=lambda path: path.stem,
 )
 def test_a_config_runs(config, tmp_path, model_folder):
     """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
-    if config.stem == "textworld":
+    if config.stem.startswith("textworld"):
         pytest.importorskip("textworld")
     text = config.read_text(encoding="utf-8")
     episodes = "episodes_per_rollout" in text
@@ -47,10 +53,13 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "data__eval_episodes": 3,
         "data__max_episode_steps": 6,
     }
-    if "DQN" in text:
+    if "DQN" in text or "CQL" in text:
         small["data__replay"] = BUFFER
     else:
         small["data__update_epochs"] = 1
+    if "offline" in config.stem:
+        (tmp_path / "log.jsonl").write_text(json.dumps(LOGGED) + "\n", encoding="utf-8")
+        small["data__logged_episodes"] = f'["{tmp_path}/log.jsonl"]'
     if "last_blocks" in text:
         small["model__init_args__llm__lora__last_blocks"] = 1  # the tiny model has two
     lgym(

@@ -29,6 +29,7 @@ from lgym.cli.bench.records import record_of
 from lgym.cli.run_metrics import TURNS, read_scalars
 from lgym.models.export import GGUF_TYPES, load_merged, write_gguf, write_gguf_adapter
 from lgym.models.registry import find_entry
+from lgym.pretrained import ROOT, names
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -38,6 +39,7 @@ LOAD = {
     "gguf-adapter": "`llama-server -m <the base as GGUF> --lora adapter.gguf`, of llama.cpp",
 }
 PICTURE = "learning_curve.png"
+RUN_HELP = "folder of a run, or of its adapter; or an agent that comes with lgym"
 LIBRARY = {"merged": "transformers", "gguf": "gguf", "gguf-adapter": "gguf"}
 
 
@@ -46,6 +48,7 @@ class Export:
     """A trained agent, and the folder that it is exported to.
 
     Attributes:
+        folder: of the run.
         adapter: the folder that `fit` exported.
         run: what is known of its run.
         base: the model that was trained.
@@ -53,6 +56,7 @@ class Export:
         out: the folder to write into.
     """
 
+    folder: Path
     adapter: Path
     run: Mapping[str, Any]
     base: str
@@ -114,10 +118,9 @@ class Export:
     def add_picture(self) -> None:
         """Draws the run's learning curve and shows it in the card; nothing where TensorBoard's files are
         gone."""
-        run = self.adapter.parent if self.adapter.name == "adapter" else self.adapter
-        if not (run / RUN_FILE).exists() or TURNS not in read_scalars(run):
+        if not (self.folder / RUN_FILE).exists() or TURNS not in read_scalars(self.folder):
             return
-        curve = learning_curves([record_of(run, f"{self.run['algorithm']} on {self.run['env']}")])
+        curve = learning_curves([record_of(self.folder, f"{self.run['algorithm']} on {self.run['env']}")])
         curve.savefig(self.out / PICTURE, dpi=100, metadata={"Software": None})
         with (self.out / "README.md").open("a", encoding="utf-8") as card:
             card.write(f"\n## Learning curve\n\n![return over turns]({PICTURE})\n")
@@ -143,25 +146,35 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "lgym export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, or of its adapter")
+    parser.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
     parser.add_argument("--formats", nargs="+", choices=list(FORMATS), default=["gguf"], help="default gguf")
     parser.add_argument("--type", choices=list(GGUF_TYPES), default="q8_0", help="of a GGUF's matrices: q8_0")
-    parser.add_argument("--out", type=Path, help="the folder to write into; by default RUN/export")
+    parser.add_argument(
+        "--out", type=Path, help="the folder to write into; by default RUN/export, or runs/export/AGENT"
+    )
     parser.add_argument("--base", help="the model that was trained, if it lies elsewhere now")
     return parser
 
 
-def find(run: Path, base: str | None, kind: str, out: Path | None) -> Export:
-    """The export of a run's folder.
+def find(run: Path, base: str | None, kind: str, out: Path | None, place: str = "export") -> Export:
+    """The export of a run's folder, or of an agent that comes with lgym.
+
+    Args:
+        run: the folder, or the agent's name.
+        base: the model that was trained; `None` takes what the run says.
+        kind: a key of `GGUF_TYPES`.
+        out: the folder to write into; `None` takes one of the run's, or one below `runs`.
+        place: the name of that.
 
     Raises:
         ConfigError: if there is no adapter, or it is not known what it belongs to.
     """
-    adapter = run / "adapter" if (run / "adapter").is_dir() else run
+    packed = not run.exists() and str(run) in names()
+    adapter = ROOT / run if packed else run / "adapter" if (run / "adapter").is_dir() else run
     if not any((adapter / name).exists() for name in ("adapter_config.json", "config.json")):
         raise ConfigError(
             f"{run} has no folder `adapter`: give the folder of a run of `lgym fit`, which writes it at its "
-            "end."
+            f"end, or an agent that comes with lgym ({', '.join(names())})."
         )
     folder = adapter.parent if adapter.name == "adapter" else adapter
     if base is None and (folder / "config.yaml").exists():
@@ -169,7 +182,8 @@ def find(run: Path, base: str | None, kind: str, out: Path | None) -> Export:
         base = config["model"]["init_args"]["llm"]["model"]
     if base is None:
         raise ConfigError(f"{folder} has no config.yaml that names the base model: give it by --base.")
-    return Export(adapter, read_run(folder), base, kind, out or folder / "export")
+    default = Path("runs") / place / run if packed else folder / place
+    return Export(folder, adapter, read_run(folder), base, kind, out or default)
 
 
 def main(words: Sequence[str]) -> None:

@@ -33,21 +33,23 @@ def parser() -> argparse.ArgumentParser:
         "lgym push", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("repo", metavar="REPO", help="the repository's id, such as me/blackjack")
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument("run", type=Path, metavar="RUN", help=export.RUN_HELP)
     parser.add_argument(
         "--formats", nargs="+", choices=list(export.FORMATS), default=[], help="see `lgym export`"
     )
     parser.add_argument("--type", choices=list(GGUF_TYPES), default="q8_0", help="of a GGUF's matrices: q8_0")
     parser.add_argument("--base", help="the model that was trained, if it lies elsewhere now")
-    parser.add_argument("--out", type=Path, help="the folder that is uploaded; by default RUN/push")
+    parser.add_argument(
+        "--out", type=Path, help="the folder that is uploaded; by default RUN/push, or runs/push/AGENT"
+    )
     parser.add_argument("--private", action="store_true", help="make a new repository a private one")
     parser.add_argument("--dry-run", action="store_true", help="write the folder and upload nothing")
     return parser
 
 
-def gather(run: Path, formats: Sequence[str], folder: Path, *, kind: str, base: str | None) -> None:
-    """Writes what is uploaded into a folder."""
-    exported = export.find(run, base, kind, folder)
+def gather(exported: export.Export, formats: Sequence[str]) -> None:
+    """Writes what is uploaded into the export's folder."""
+    folder = exported.out
     if not formats:
         shutil.copytree(exported.adapter, folder, dirs_exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,8 +59,8 @@ def gather(run: Path, formats: Sequence[str], folder: Path, *, kind: str, base: 
         exported.write_card(formats)
     exported.add_picture()
     for name in RUN_FILES:
-        if (run / name).exists():
-            settings = without_folders(yaml.safe_load((run / name).read_text(encoding="utf-8")))
+        if (exported.folder / name).exists():
+            settings = without_folders(yaml.safe_load((exported.folder / name).read_text(encoding="utf-8")))
             text = yaml.safe_dump(settings) if name.endswith(".yaml") else json.dumps(settings, indent=1)
             (folder / name).write_text(text, encoding="utf-8")
 
@@ -81,8 +83,9 @@ def main(words: Sequence[str]) -> None:
         ConfigError: if the Hub does not take it.
     """
     arguments = parser().parse_args(words)
-    folder = arguments.out or arguments.run / "push"
-    gather(arguments.run, arguments.formats, folder, kind=arguments.type, base=arguments.base)
+    exported = export.find(arguments.run, arguments.base, arguments.type, arguments.out, "push")
+    folder = exported.out
+    gather(exported, arguments.formats)
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     say(f"{folder}: {', '.join(names)}")
     if arguments.dry_run:

@@ -20,8 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from helpers import tiny
 from helpers.runs import QUICK, lgym
 from lgym.cli import main
-from lgym.cli.export import modelfile
+from lgym.cli.export import find, modelfile
 from lgym.cli.push import without_folders
+from lgym.types import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,21 @@ def test_an_adapters_folder_alone_needs_its_base(run, model_folder, tmp_path):
         assert (tmp_path / "out" / "model-q8_0.gguf").exists()
     finally:
         adapter.rename(run / "adapter")
+
+
+def test_an_agent_that_comes_with_lgym_has_a_name(tmp_path, monkeypatch):
+    """What stands in the folder of the same name comes first."""
+    monkeypatch.chdir(tmp_path)
+    found = find(Path("frozen_lake"), None, "q8_0", None)
+    assert (found.adapter / "adapter_model.safetensors").exists()
+    assert found.out == Path("runs/export/frozen_lake")
+    assert found.base == "smollm2-135m-instruct"
+    (tmp_path / "frozen_lake").mkdir()
+    with pytest.raises(ConfigError, match="frozen_lake has no folder `adapter`"):
+        find(Path("frozen_lake"), None, "q8_0", None)
+    monkeypatch.chdir("/")
+    main(["push", "me/lake", "frozen_lake", "--dry-run", "--out", str(tmp_path / "push")])
+    assert (tmp_path / "push" / "config.yaml").exists()
 
 
 @pytest.mark.parametrize(
