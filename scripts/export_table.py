@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from lgym.models.export import GGUF_TYPES
 from lgym.modules import LLMLearner
 from lgym.rollout import Prompt
 
+Found = TypeVar("Found")
 HEADER = ("format", "MB", "largest difference", "mean difference", "same likeliest action")
 
 
@@ -43,24 +44,31 @@ def prompts_of_play(data: RolloutDataModule, module: LLMLearner, episodes: int) 
     return list(met)
 
 
-def probabilities(options: Sequence[str], episodes: int, prompts: list[Prompt]) -> Tensor:
-    """[n, C] of the candidates of prompts, in fp32; where there are none, they are first met in play."""
-    found: list[Tensor] = []
+def asked(options: Sequence[str], question: Callable[[RolloutDataModule, LLMLearner], Found]) -> Found:
+    """What a question finds in fp32, of the data and the model that a command line's options make."""
+    found: list[Found] = []
 
     class AskingCLI(LgymCLI):
-        """The command line, whose `play` asks for probabilities."""
+        """The command line, whose `play` asks."""
 
         def play(self, model: Any, datamodule: Any, ckpt_path: str | None = None, **_: Any) -> None:
-            def ask() -> None:
-                if not prompts:
-                    prompts.extend(prompts_of_play(datamodule, model, episodes))
-                with model.inference() as policy:
-                    found.append(torch.cat([policy([prompt])[0].exp().float() for prompt in prompts]))
-
-            self.trainer._with_model(ask, model, datamodule, ckpt_path)
+            self.trainer._with_model(
+                lambda: found.append(question(datamodule, model)), model, datamodule, ckpt_path
+            )
 
     AskingCLI(["play", *options, "--trainer.precision=32-true", "--trainer.accelerator=cpu"])
     return found[0]
+
+
+def probabilities(options: Sequence[str], episodes: int, prompts: list[Prompt]) -> Tensor:
+    """[n, C] of the candidates of prompts; where there are none, they are first met in play."""
+
+    def question(data: RolloutDataModule, module: LLMLearner) -> Tensor:
+        prompts.extend([] if prompts else prompts_of_play(data, module, episodes))
+        with module.inference() as policy:
+            return torch.cat([policy([prompt])[0].exp().float() for prompt in prompts])
+
+    return asked(options, question)
 
 
 def written(export: Export) -> list[tuple[str, Path]]:

@@ -1,5 +1,4 @@
-"""Writes a table of what is learned from logged random hands of Blackjack: by a table of action values, and by a
-language model.
+"""Writes a table of what is learned from logged random hands of Blackjack, by action values and by a model.
 
     python scripts/offline_blackjack.py docs/results.md --hands 500 2000 20000 --logs 0 1 2
 
