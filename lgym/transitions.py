@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lgym.rollout import Prompt
 
-COLUMNS = ("prompt_index", "choices", "rewards", "next_prompt_index", "discounts")
+COLUMNS = ("prompt_index", "choices", "rewards", "next_prompt_index", "discounts", "next_values")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class TransitionBatch:
     rewards: Tensor  # [B] discounted sums over the turns up to the prompt that bootstraps
     next_prompt_index: Tensor  # [B] int64, that prompt; -1 where none does
     discounts: Tensor  # [B] of its value; 0 where none does
+    next_values: Tensor  # [B] that value as it was when it was played; 0 where none does
     weights: Tensor | None = None
     take_errors: Callable[[Tensor], None] | None = None
     supervised: Any = None

@@ -56,6 +56,7 @@ def batch_of(turns: list[RandomTurn], builder: PromptBuilder) -> TransitionBatch
         rewards=torch.tensor([turn.reward for turn in turns]),
         next_prompt_index=following,
         discounts=torch.full((len(turns),), 0.99).where(following >= 0, 0.0),
+        next_values=torch.zeros(len(turns)),
     )
 
 

@@ -41,6 +41,10 @@ BY_ERRORS = {
     "model__init_args__action_values": "head",
     "data__replay": REPLAY["data__replay"].replace("ReplayBuffer", "PrioritizedReplayBuffer"),
 }
+BY_GRAPH = {
+    **REPLAY,
+    "data__replay": REPLAY["data__replay"].replace("ReplayBuffer", "GraphReplayBuffer"),
+}
 SAC = {**REPLAY, "model": "lgym.modules.SAC"}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
@@ -58,6 +62,7 @@ SCHEDULE = {
         pytest.param(FROZEN, 2, id="frozen-blocks-2"),
         pytest.param(REPLAY, 2, id="replay-2"),
         pytest.param(BY_ERRORS, 2, id="prioritized-replay-and-action-head-2"),
+        pytest.param(BY_GRAPH, 2, id="graph-replay-2"),
         pytest.param(SAC, 2, id="sac-2"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),

@@ -22,6 +22,7 @@ def batch() -> TransitionBatch:
         rewards=torch.tensor([0.0, 1.0, 2.0, 3.0]),
         next_prompt_index=torch.tensor([1, 2, -1, 2]),
         discounts=torch.tensor([0.9, 0.9, 0.0, 0.9]),
+        next_values=torch.zeros(4),
     )
 
 

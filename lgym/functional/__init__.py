@@ -43,6 +43,7 @@ from lgym.functional.q_learning import (
     double_q_targets,
     expected_value,
     expectile_loss,
+    graph_backup,
     huber_loss,
     prior_action_values,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "expectile_loss",
     "explained_variance",
     "gae",
+    "graph_backup",
     "group_advantages",
     "huber_loss",
     "kl_estimate",

@@ -61,6 +61,70 @@ def double_q_targets(rewards: Tensor, discounts: Tensor, online_q: Tensor, targe
     return rewards + discounts * bootstrap.masked_fill(discounts == 0, 0.0)
 
 
+@torch.no_grad()
+def graph_backup(
+    prompt_index: Tensor,
+    choices: Tensor,
+    rewards: Tensor,
+    discounts: Tensor,
+    next_prompt_index: Tensor,
+    next_values: Tensor,
+    *,
+    max_sweeps: int = 2000,
+    tolerance: float = 1e-6,
+) -> Tensor:
+    """Optimal action values of the graph that transitions are: value iteration over what was met.
+
+    Q(s, c) = mean over the transitions from (s, c) of  R + d max_c' Q(s', c')
+
+    over the choices c' that were made at s'; where none was, V(s') in place of the maximum.
+
+    "Graph Backup: Data Efficient Backup Exploiting Markovian Transitions", Jiang et al. 2022, arXiv:2205.15824,
+    to any depth. Its source of states is what was met: those that never come again are backed up by what
+    followed them once.
+
+    Args:
+        prompt_index: [B] int64, s.
+        choices: [B] int64, c.
+        rewards: [B] R.
+        discounts: [B] d; 0 where the episode terminated.
+        next_prompt_index: [B] int64, s'; -1 where there is none.
+        next_values: [B] V(s').
+        max_sweeps: the most sweeps.
+        tolerance: largest change in a sweep, as a share of the largest value, at which they end.
+
+    Returns:
+        [B] Q(s, c) of each transition, in the precision of `rewards`.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(prompt_index=prompt_index, choices=choices, rewards=rewards)
+    inputs.require_same_shape(rewards=rewards, discounts=discounts, next_values=next_values)
+    inputs.require_same_shape(rewards=rewards, next_prompt_index=next_prompt_index)
+    if not len(rewards):
+        return rewards.clone()
+    states = 1 + int(torch.maximum(prompt_index.max(), next_prompt_index.max()))
+    pairs, pair = torch.stack([prompt_index, choices]).unique(dim=1, return_inverse=True)
+    counts = pair.bincount().double()
+    acted_on = torch.zeros(states, dtype=torch.bool, device=rewards.device)
+    acted_on[pairs[0]] = True
+    goes_on = (next_prompt_index >= 0) & acted_on[next_prompt_index]
+    ends = rewards.double() + (discounts * next_values).double().masked_fill(goes_on | (discounts == 0), 0.0)
+    paid = torch.zeros_like(counts).index_add(0, pair, ends) / counts
+    edges, edge = torch.stack([pair, next_prompt_index])[:, goes_on].unique(dim=1, return_inverse=True)
+    weights = torch.zeros(edges.shape[1], dtype=torch.float64, device=rewards.device)
+    weights = weights.index_add(0, edge, discounts[goes_on].double()) / counts[edges[0]]
+    q = paid
+    for _ in range(max_sweeps):
+        best = torch.full((states,), -torch.inf, dtype=torch.float64, device=rewards.device)
+        best = best.scatter_reduce(0, pairs[0], q, "amax")
+        before, q = q, paid.index_add(0, edges[0], weights * best[edges[1]])
+        if (q - before).abs().max() <= tolerance * q.abs().max():
+            break
+    return q[pair].to(rewards.dtype)
+
+
 def conservative_penalty(q: Tensor, choices: Tensor) -> Tensor:
     """The amount by which the soft maximum of action values exceeds that of the logged action.
 

@@ -113,17 +113,13 @@ class ReplayLearner(LLMLearner, ABC):
         return self._target
 
     def prepare(self, rollout: Rollout) -> tuple[TransitionBatch, dict[str, float]]:
-        """The rollout's transitions. Values are normalized anew by their targets, and the target network
-        copied."""
+        """The rollout's transitions."""
         transitions = rollout_transitions(
             rollout, gamma=self.gamma, n=self.n_step, greedy=self.greedy_returns
         )
         batch, order = response_batch(rollout)
         metrics = rollout_metrics(rollout_turns(rollout, batch, order, None))
         self.update_features(rollout.prompts)
-        bootstraps = rollout.prompt_values[transitions.next_prompt_index]
-        returns = transitions.rewards + transitions.discounts * bootstraps
-        self._normalize(distributed.all_gather_cat(returns))
         return transitions, metrics
 
     def _normalize(self, returns: Tensor) -> None:
@@ -168,7 +164,12 @@ class ReplayLearner(LLMLearner, ABC):
         return tuple(tables)
 
     def loss(self, batch: TransitionBatch) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """See `LLMLearner`: the mean over transitions, of values in standard deviations of returns."""
+        """See `LLMLearner`: the mean over transitions, of values in standard deviations of returns. With the
+        first minibatch of a rollout values are normalized anew by what they are to be, and the target network
+        is copied."""
+        if batch.metrics is not None:
+            returns = batch.rewards + batch.discounts * batch.next_values
+            self._normalize(distributed.all_gather_cat(returns))
         if batch.supervised is not None and self.current_epoch < self.sft_rollouts:
             supervised = self.sft_loss(batch.supervised)
             return supervised, {"loss/sft": supervised.detach()}

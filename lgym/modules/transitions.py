@@ -36,14 +36,15 @@ def rollout_transitions(rollout: Rollout, *, gamma: float, n: int, greedy: bool 
         followed=_likeliest(rollout) if greedy else None,
     )
     responses = rollout.turn_responses()
-    next_prompts = rollout.next_prompt_index.gather(1, last)
+    next_prompts = rollout.next_prompt_index.gather(1, last).masked_fill(discounts == 0, -1)[mask]
     return TransitionBatch(
         prompts=rollout.prompts,
         prompt_index=rollout.prompt_index[mask],
         choices=torch.tensor([response.choice for response in responses]),
         rewards=rewards[mask],
-        next_prompt_index=next_prompts.masked_fill(discounts == 0, -1)[mask],
+        next_prompt_index=next_prompts,
         discounts=discounts[mask],
+        next_values=rollout.prompt_values[next_prompts].masked_fill(next_prompts < 0, 0.0),
     )
 
 

@@ -72,6 +72,14 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "double_q_targets": lambda d: F.double_q_targets(
         numbers(d, shape=(3,)), numbers(d, shape=(3,)), numbers(d, shape=(3, 5)), numbers(d, shape=(3, 5))
     ),
+    "graph_backup": lambda d: F.graph_backup(
+        IDS.flatten() % 4,
+        IDS.flatten() % 2,
+        numbers(d, shape=(15,)),
+        numbers(d, shape=(15,)).sigmoid(),
+        (IDS.flatten() + 1) % 5,
+        numbers(d, shape=(15,), seed=1),
+    ),
     "conservative_penalty": lambda d: F.conservative_penalty(numbers(d), torch.zeros(3, dtype=torch.int64)),
     "huber_loss": lambda d: F.huber_loss(numbers(d), numbers(d, seed=1), delta=0.5),
     "n_step_returns": lambda d: F.n_step_returns(numbers(d), ~MASK, ~MASK, gamma=0.9, n=3)[0],

@@ -67,6 +67,7 @@ def every_transition(env: Any) -> tuple[TransitionBatch, np.ndarray]:
         torch.tensor(rewards, dtype=torch.float64),
         torch.tensor(following),
         torch.tensor(discounts, dtype=torch.float64),
+        torch.zeros(len(rows), dtype=torch.float64),
     )
     mdp = tabular.tables(env)
     q = np.zeros_like(mdp.rewards)

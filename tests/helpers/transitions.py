@@ -21,4 +21,5 @@ def chain(first: int, count: int) -> TransitionBatch:
         rewards=(index + first).float(),
         next_prompt_index=torch.where(index + 1 < count, index + 1, -1),
         discounts=torch.where(index + 1 < count, 0.9, 0.0),
+        next_values=torch.zeros(count),
     )

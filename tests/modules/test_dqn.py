@@ -232,7 +232,7 @@ def test_the_conservative_penalty_lowers_what_the_log_does_not_hold():
         *(torch.zeros(1, dtype=torch.int64),) * 2,
         torch.ones(1).double(),
         torch.tensor([-1]),
-        torch.zeros(1),
+        *(torch.zeros(1),) * 2,
     )
     gaps = {}
     for alpha in (0.0, 0.5):
