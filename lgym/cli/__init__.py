@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from lgym.cli import library_noise  # noqa: F401  (silences what libraries say while they are imported)
+from lgym.cli import library_noise  # silences what libraries say while they are imported
 from lgym.cli.help_texts import print_commands
 
 COMMAND_LINE = "lgym.cli.command_line"
@@ -21,6 +21,7 @@ PROGRAMS = {name: f"lgym.cli.{name}" for name in ("bench", "export", "push", "re
 def main(args: list[str] | None = None) -> None:
     """Runs the command line; what lgym or the parser refuses ends it with one message and exit status 1 or
     2."""
+    library_noise.silence_libraries()
     words = sys.argv[1:] if args is None else args
     if set(words) <= {"-h", "--help"}:
         print_commands()

@@ -34,7 +34,6 @@ from lgym.callbacks.provenance import RUN_FILE
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_options
-from lgym.cli.library_noise import silence_libraries
 from lgym.cli.new import changed
 from lgym.cli.report import REPORT, write_report
 from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
@@ -257,7 +256,6 @@ def run(args: list[str] | None = None) -> None:
     refuse_duplicate_keys()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    silence_libraries()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
     with errors_as_messages():

@@ -13,8 +13,8 @@ from lgym.transitions import TransitionBatch
 
 
 class GraphReplayBuffer(ReplayBuffer):
-    """A replay buffer that backs values up through the graph of its transitions, to their end, before it gives
-    them: value iteration over what was met, in place of a step of it for every target network.
+    """A replay buffer that backs values up through the graph of its transitions, to their end, before it
+    gives them: value iteration over what was met, in place of a step of it for every target network.
 
     What one episode found out is so learned at once of all prompts from which the way is known. For
     environments whose prompts come again; one that never does is valued by what followed it once, chance and

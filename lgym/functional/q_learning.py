@@ -79,9 +79,8 @@ def graph_backup(
 
     over the choices c' that were made at s'; where none was, V(s') in place of the maximum.
 
-    "Graph Backup: Data Efficient Backup Exploiting Markovian Transitions", Jiang et al. 2022, arXiv:2205.15824,
-    to any depth. Its source of states is what was met: those that never come again are backed up by what
-    followed them once.
+    "Graph Backup: Data Efficient Backup Exploiting Markovian Transitions", Jiang et al. 2022,
+    arXiv:2205.15824, to any depth. A state that never comes again is worth what followed it once.
 
     Args:
         prompt_index: [B] int64, s.
