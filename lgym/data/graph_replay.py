@@ -39,7 +39,8 @@ class GraphReplayBuffer(ReplayBuffer):
         """A minibatch, drawn with replacement, of choices that are paid what they are worth and end there."""
         batch = self._batch()
         if self._backed_up is None:
-            self._backed_up = graph_backup(**self._columns)
+            columns: dict[str, Any] = dict(self._columns)
+            self._backed_up = graph_backup(**columns)
         nothing = torch.zeros_like(self._backed_up)
         ended = replace(
             batch,

@@ -121,7 +121,8 @@ def graph_backup(
         before, q = q, paid.index_add(0, edges[0], weights * best[edges[1]])
         if (q - before).abs().max() <= tolerance * q.abs().max():
             break
-    return q[pair].to(rewards.dtype)
+    values: Tensor = q[pair]
+    return values.to(rewards.dtype)
 
 
 def conservative_penalty(q: Tensor, choices: Tensor) -> Tensor:
