@@ -99,17 +99,9 @@ class DQN(ReplayLearner):
         return q, categorical_entropy(logprobs)
 
     def objective(self, batch: TransitionBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        acted_on, next_index = batch.prompt_index.unique(), batch.next_prompt_index.clamp(min=0)
-        bootstraps = next_index.unique()
-        with torch.no_grad(), self.target.in_place():
-            target_q, _ = self.at_prompts(batch, bootstraps, self.action_values)
+        acted_on = batch.prompt_index.unique()
         q, entropies = self.at_prompts(batch, acted_on, self.action_values)
-        online_q = target_q
-        if self.double_q:  # of prompts that were acted on they are known
-            rest = bootstraps[~torch.isin(bootstraps, acted_on)]
-            with torch.no_grad():
-                online_q = torch.maximum(self.at_prompts(batch, rest, self.action_values)[0], q.detach())
-        targets = double_q_targets(batch.rewards, batch.discounts, online_q[next_index], target_q[next_index])
+        targets = self.targets(batch, q.detach(), acted_on)
         values = q[batch.prompt_index, batch.choices]
         metrics = {
             "q/mean": values,
@@ -117,6 +109,27 @@ class DQN(ReplayLearner):
             "policy/entropy": entropies[batch.prompt_index],
         }
         return self.loss_terms(q[batch.prompt_index] / self.std, batch.choices, targets / self.std), metrics
+
+    @torch.no_grad()
+    def targets(self, batch: TransitionBatch, q: Tensor, known: Tensor) -> Tensor:
+        """[B] of double Q-learning.
+
+        Args:
+            batch: of U prompts.
+            q: [U, C] values of candidates, -inf where they are not known.
+            known: numbers of the prompts where they are.
+        """
+        next_index = batch.next_prompt_index.clamp(min=0)
+        bootstraps = batch.next_prompt_index[batch.discounts > 0].unique()
+        if not len(bootstraps):
+            return batch.rewards
+        with self.target.in_place():
+            target_q, _ = self.at_prompts(batch, bootstraps, self.action_values)
+        online_q = target_q
+        if self.double_q:
+            rest = bootstraps[~torch.isin(bootstraps, known)]
+            online_q = torch.maximum(self.at_prompts(batch, rest, self.action_values)[0], q)
+        return double_q_targets(batch.rewards, batch.discounts, online_q[next_index], target_q[next_index])
 
     def loss_terms(self, q: Tensor, choices: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The parts of the losses by their metrics' names, [B] each.
