@@ -53,7 +53,7 @@ def test_a_config_runs(config, tmp_path, model_folder):
         "data__eval_episodes": 3,
         "data__max_episode_steps": 6,
     }
-    if "DQN" in text or "CQL" in text:
+    if any(f"lgym.modules.{name}" in text for name in ("DQN", "CQL")):
         small["data__replay"] = BUFFER
     else:
         small["data__update_epochs"] = 1
