@@ -117,7 +117,8 @@ def main() -> None:
             ]
             cells.append(_cell(list(map(model_value, carry_out(runs)))))
         rows.append(tuple(cells))
-    kind = Table(" offline", ("hands", "table of action values", *arguments.learners), 1, lambda _: ())
+    header = ("hands", "table of action values", *arguments.learners)
+    kind = Table(" from logged hands", header, 1, lambda _: (), Path(__file__).name)
     text = arguments.page.read_text(encoding="utf-8") if arguments.page.exists() else ""
     arguments.page.write_text(replaced(kind, text, markdown(kind, rows)), encoding="utf-8")
 

@@ -38,18 +38,20 @@ class Table(NamedTuple):
         header: the names of its columns.
         key: columns that tell rows apart, from the first on.
         row: gives that of a run's folder.
+        script: which writes it.
     """
 
     options: str
     header: Row
     key: int
     row: Callable[[Path], Row]
+    script: str = "results_table.py"
 
     @property
     def marks(self) -> tuple[str, str]:
         """The lines around the table."""
         return (
-            f"<!-- table: written by scripts/results_table.py{self.options} -->",
+            f"<!-- table: written by scripts/{self.script}{self.options} -->",
             f"<!-- end of the table{self.options} -->",
         )
 
