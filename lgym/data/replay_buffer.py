@@ -112,7 +112,16 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` wrote, but for the words of observations, which nothing learns from."""
+        """Restore what `state_dict` wrote, but for the words of observations, which nothing learns from.
+
+        Raises:
+            ConfigError: of what an older version of lgym wrote.
+        """
+        if missing := ", ".join(set(COLUMNS) - set(state["columns"])):
+            raise ConfigError(
+                f"The replay buffer of this checkpoint has no {missing}: an older version of lgym wrote it. "
+                "Begin a new run, from its adapter by --model.llm.adapter."
+            )
         self._columns = dict(state["columns"])
         offers = _as_tuples(state["offers"])
         tokens = state["tokens"].split(state["lengths"].tolist())

@@ -12,6 +12,7 @@ import torch
 from helpers.transitions import chain
 from lgym.data import ReplayBuffer
 from lgym.transitions import COLUMNS, TransitionBatch
+from lgym.types import ConfigError
 
 
 def held(buffer: ReplayBuffer) -> TransitionBatch:
@@ -84,6 +85,15 @@ def test_a_checkpoint_holds_it_exactly():
     assert ours.prompts == theirs.prompts
     for name in COLUMNS:
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+def test_what_an_older_version_wrote_is_refused():
+    buffer = ReplayBuffer(capacity=100, minibatch_size=8, learning_starts=1)
+    buffer.add(chain(0, 5))
+    state = buffer.state_dict()
+    del state["columns"]["next_values"]
+    with pytest.raises(ConfigError, match="has no next_values: an older version of lgym wrote it"):
+        buffer.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
