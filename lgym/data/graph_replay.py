@@ -17,8 +17,8 @@ class GraphReplayBuffer(ReplayBuffer):
     gives them: value iteration over what was met, in place of a step of it for every target network.
 
     What one episode found out is so learned at once of all prompts from which the way is known. For
-    environments whose prompts come again; one that never does is valued by what followed it once, chance and
-    exploration included.
+    environments whose prompts come again and tell states apart; one that never does is valued by what
+    followed it once, chance and exploration included.
 
     "Graph Backup: Data Efficient Backup Exploiting Markovian Transitions", Jiang et al. 2022,
     arXiv:2205.15824, whose backups end after some steps.

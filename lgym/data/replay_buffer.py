@@ -117,7 +117,7 @@ class ReplayBuffer:
         Raises:
             ConfigError: of what an older version of lgym wrote.
         """
-        if missing := ", ".join(set(COLUMNS) - set(state["columns"])):
+        if state["columns"] and (missing := ", ".join(set(COLUMNS) - set(state["columns"]))):
             raise ConfigError(
                 f"The replay buffer of this checkpoint has no {missing}: an older version of lgym wrote it. "
                 "Begin a new run, from its adapter by --model.llm.adapter."

@@ -87,6 +87,12 @@ def test_a_checkpoint_holds_it_exactly():
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
 
 
+def test_an_empty_one_is_restored():
+    buffer = ReplayBuffer()
+    buffer.load_state_dict(ReplayBuffer().state_dict())
+    assert len(buffer) == 0
+
+
 def test_what_an_older_version_wrote_is_refused():
     buffer = ReplayBuffer(capacity=100, minibatch_size=8, learning_starts=1)
     buffer.add(chain(0, 5))
