@@ -24,8 +24,11 @@ class GraphReplayBuffer(ReplayBuffer):
     arXiv:2205.15824, whose backups end after some steps.
 
     Args:
-        **kwargs: of `ReplayBuffer`.
+        **kwargs: of `ReplayBuffer`. Also what is not balanced is drawn with all choices that were made at its
+            prompt, and prompts by how often they were met.
     """
+
+    backs_up = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -36,7 +39,7 @@ class GraphReplayBuffer(ReplayBuffer):
         self._backed_up = None
 
     def sample(self, rng: np.random.Generator) -> TransitionBatch:
-        """A minibatch, drawn with replacement, of choices that are paid what they are worth and end there."""
+        """A minibatch of choices that are paid what they are worth and end there."""
         batch = self._batch()
         if self._backed_up is None:
             columns: dict[str, Any] = dict(self._columns)
@@ -50,6 +53,10 @@ class GraphReplayBuffer(ReplayBuffer):
             next_values=nothing,
         )
         return ended.select(self._draw(rng))
+
+    def _draw(self, rng: np.random.Generator) -> Tensor:
+        visits = self._columns["prompt_index"].bincount(minlength=self.num_prompts)
+        return self._draw_prompts(torch.ones_like(visits) if self.balanced else visits, rng)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -22,10 +22,11 @@ class ReplayBuffer:
         minibatch_size: transitions of a minibatch. Each of their distinct prompts is computed once.
         updates_per_rollout: minibatches, and so optimizer steps, behind each rollout.
         learning_starts: transitions to hold before the first step.
-        balanced: draw every pair of a prompt and a choice equally often, however often it was met, as value
-            iteration sweeps over them. A reward that one choice in a hundred is paid is so learned from as
-            often as what never is. For environments whose prompts come again; false draws transitions
-            equally often.
+        balanced: draw prompts equally often, each with all choices that were made there, a transition of each
+            pair, however often it was met, as value iteration sweeps over them. A reward that one choice in a
+            hundred is paid is so learned from as often as what never is, and the choices of a prompt are
+            computed together. For environments whose prompts come again; false draws transitions equally
+            often.
     """
 
     def __init__(
@@ -80,16 +81,33 @@ class ReplayBuffer:
         self._forget_prompts()
 
     def sample(self, rng: np.random.Generator) -> TransitionBatch:
-        """A minibatch, drawn with replacement."""
+        """A minibatch: drawn with replacement, or balanced, which goes over all before it draws one again."""
         return self._batch().select(self._draw(rng))
 
     def _draw(self, rng: np.random.Generator) -> Tensor:
         """[minibatch_size] int64, the places of the drawn transitions."""
-        if not self.balanced:
-            return torch.from_numpy(rng.integers(len(self), size=self.minibatch_size))
-        pairs = torch.stack([self._columns["prompt_index"], self._columns["choices"]])
-        _, number, counts = pairs.unique(dim=1, return_inverse=True, return_counts=True)
-        return self._draw_by(1.0 / counts[number].double(), rng)
+        if self.balanced:
+            return self._draw_prompts(torch.ones(self.num_prompts), rng)
+        return torch.from_numpy(rng.integers(len(self), size=self.minibatch_size))
+
+    def _draw_prompts(self, weights: Tensor, rng: np.random.Generator) -> Tensor:
+        """[minibatch_size] places, of a transition of each pair of one prompt after the other.
+
+        Args:
+            weights: [num_prompts], in proportion to which the next prompt is drawn from those that are left
+                (Efraimidis & Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
+            rng: chance.
+        """
+        columns = torch.stack([self._columns["prompt_index"], self._columns["choices"]])
+        (prompts, _), pair = columns.unique(dim=1, return_inverse=True)
+        drawn: list[Tensor] = []
+        while sum(map(len, drawn)) < self.minibatch_size:
+            order = torch.from_numpy(rng.permutation(len(self)))
+            places = torch.empty_like(prompts)
+            places[pair[order]] = order
+            turns = torch.from_numpy(rng.exponential(size=self.num_prompts)) / weights
+            drawn.append(places[turns[prompts].argsort(stable=True)])
+        return torch.cat(drawn)[: self.minibatch_size]
 
     def _draw_by(self, weights: Tensor, rng: np.random.Generator) -> Tensor:
         """[minibatch_size] places, in proportion to the weights of all transitions."""

@@ -40,11 +40,13 @@ from lgym.functional.masking import masked_deviations, masked_mean, whiten
 from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
 from lgym.functional.q_learning import (
     conservative_penalty,
+    distillation_loss,
     double_q_targets,
     expected_value,
     expectile_loss,
     graph_backup,
     huber_loss,
+    mean_by_pair,
     prior_action_values,
 )
 from lgym.functional.reliability import split_half_reliability
@@ -63,6 +65,7 @@ __all__ = [
     "clip_fraction",
     "clipped_value_loss",
     "conservative_penalty",
+    "distillation_loss",
     "count_novelty",
     "discounted_returns",
     "double_q_targets",
@@ -73,6 +76,7 @@ __all__ = [
     "graph_backup",
     "group_advantages",
     "huber_loss",
+    "mean_by_pair",
     "kl_estimate",
     "kl_k1",
     "kl_k2",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lgym.functional import inputs
-from lgym.functional.kl import categorical_entropy
+from lgym.functional.kl import categorical_entropy, categorical_kl
 
 
 def prior_action_values(logprobs: Tensor, values: Tensor, *, scale: float) -> Tensor:
@@ -145,6 +145,52 @@ def conservative_penalty(q: Tensor, choices: Tensor) -> Tensor:
     """
     inputs.require_same_shape(choices=choices, states=q[:, 0])
     return q.logsumexp(-1) - q.gather(1, choices[:, None]).squeeze(1)
+
+
+def mean_by_pair(q: Tensor, states: Tensor, choices: Tensor, values: Tensor) -> Tensor:
+    """A table of given values of pairs of a state and a choice, -inf of all others.
+
+    Args:
+        q: [n, C], whose shape and precision the table has.
+        states: [B] int64, rows.
+        choices: [B] int64, columns.
+        values: [B]; the mean is taken of those of one pair.
+
+    Returns:
+        [n, C].
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(states=states, choices=choices, values=values)
+    zeros = torch.zeros_like(q)
+    sums = zeros.index_put((states, choices), values.to(q.dtype), accumulate=True)
+    counts = zeros.index_put((states, choices), torch.ones_like(values, dtype=q.dtype), accumulate=True)
+    return (sums / counts).masked_fill(counts == 0, -torch.inf)
+
+
+def distillation_loss(logprobs: Tensor, teacher: Tensor) -> Tensor:
+    """The divergence of a policy from a teacher, between the actions that the teacher knows.
+
+    Σ_c p(c) (log p(c) - log π(c | c is known)) over the c that are known
+
+    "Policy Distillation", Rusu et al. 2015, arXiv:1511.06295, equation 3, where p is the softmax of action
+    values at a low temperature.
+
+    Args:
+        logprobs: [..., C] log π, -inf for what cannot be chosen.
+        teacher: [..., C] log p, normalized, -inf for what is not known; one action at least is.
+
+    Returns:
+        [...] in nats, 0 or more; 0 where one action is known.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    inputs.require_same_shape(logprobs=logprobs, teacher=teacher)
+    unknown = teacher.isneginf()
+    between_known = logprobs.masked_fill(unknown, -torch.inf).log_softmax(-1)
+    return categorical_kl(teacher, between_known.masked_fill(unknown, -torch.inf))
 
 
 def huber_loss(values: Tensor, targets: Tensor, *, delta: float) -> Tensor:

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from lgym.functional import conservative_penalty
 from lgym.modules.config_checks import require_weights
-from lgym.modules.dqn import DQN
+from lgym.modules.dqn import DQN, Loss
+from lgym.transitions import TransitionBatch
 
 
 class CQL(DQN):
@@ -19,18 +20,19 @@ class CQL(DQN):
     maximum prefers it. The penalty keeps its value below that of what was chosen.
     """
 
-    def __init__(self, alpha: float = 0.1, n_step: int = 1, **kwargs: Any) -> None:
+    def __init__(self, alpha: float = 0.1, n_step: int = 1, loss: Loss = "huber", **kwargs: Any) -> None:
         """
         Args:
             alpha: weight of the penalty; 0 is DQN.
             n_step: turns of a return before it bootstraps; those behind the first are the log's choices, not
                 the policy's.
+            loss: see DQN.
             **kwargs: of DQN.
         """
-        super().__init__(n_step=n_step, **kwargs)
+        super().__init__(n_step=n_step, loss=loss, **kwargs)
         require_weights(alpha=alpha)
         self.alpha = alpha
 
-    def loss_terms(self, q: Tensor, choices: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        terms = super().loss_terms(q, choices, targets)
-        return terms | {"loss/conservative": self.alpha * conservative_penalty(q, choices)}
+    def loss_terms(self, q: Tensor, batch: TransitionBatch, targets: Tensor) -> dict[str, Tensor]:
+        penalty = conservative_penalty(q[batch.prompt_index], batch.choices)
+        return super().loss_terms(q, batch, targets) | {"loss/conservative": self.alpha * penalty}

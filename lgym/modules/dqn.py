@@ -7,7 +7,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lgym.functional import categorical_entropy, double_q_targets, huber_loss, prior_action_values
+from lgym.functional import (
+    categorical_entropy,
+    distillation_loss,
+    double_q_targets,
+    expected_value,
+    huber_loss,
+    mean_by_pair,
+    prior_action_values,
+)
 from lgym.models.action_value_head import ActionHead
 from lgym.modules.config_checks import require_counts, require_discounts, require_one_of, require_positive
 from lgym.modules.replay_learner import TD_ERROR, ReplayLearner
@@ -18,6 +26,7 @@ from lgym.transitions import TransitionBatch
 from lgym.types import ConfigError
 
 ActionValues = Literal["prior", "head"]
+Loss = Literal["huber", "distillation"]
 
 
 class DQN(ReplayLearner):
@@ -37,16 +46,18 @@ class DQN(ReplayLearner):
 
     def __init__(
         self,
-        beta: float = 0.05,
+        beta: float | None = None,
         epsilon: float = 0.05,
         epsilon_rollouts: int = 8,
         double_q: bool = True,
         action_values: ActionValues = "prior",
+        loss: Loss | None = None,
         **kwargs: Any,
     ) -> None:
         """
         Args:
             beta: β, in standard deviations of returns per nat: at which the policy prefers a better action.
+                Null is 0.05, or 0.003 with distillation.
             epsilon: share of turns in training that take any candidate, each as likely, once it has fallen
                 there from 1.
             epsilon_rollouts: rollouts in which it falls.
@@ -55,17 +66,22 @@ class DQN(ReplayLearner):
             action_values: π is the likelihood of the candidates' words (prior), or of a head of its own on
                 the hidden state at the end of the prompt (head): the dueling network of Wang et al. 2016
                 (arXiv:1511.06581), with the mean over π in place of the plain one.
+            loss: the distance of Q from its targets (huber), or that of π from their softmax (distillation);
+                null is the second one with lgym.data.GraphReplayBuffer.
             **kwargs: of `ReplayLearner`.
         """
         super().__init__(**kwargs)
         require_discounts(epsilon=epsilon)
         require_positive(beta=beta)
         require_counts(epsilon_rollouts=epsilon_rollouts)
-        self.beta = beta
+        self.given_beta = beta
         self.epsilon = epsilon
         self.epsilon_rollouts = epsilon_rollouts
         self.double_q = double_q
         require_one_of("action_values", action_values, ActionValues)
+        if loss is not None:
+            require_one_of("loss", loss, Loss)
+        self.given_loss = loss
         self.has_action_head = action_values == "head"
         if self.has_action_head:
             if not isinstance(self.policy, CandidatePolicy):
@@ -74,6 +90,16 @@ class DQN(ReplayLearner):
                     f"{type(self.policy).__name__}: leave it out, or set action_values: prior."
                 )
             self.policy.choice = HeadChoice(temperature=self.policy.choice.temperature)
+
+    @property
+    def distills(self) -> bool:
+        """True if the policy is that of the targets, and not their distance small."""
+        return self.graph_values if self.given_loss is None else self.given_loss == "distillation"
+
+    @property
+    def beta(self) -> float:
+        """β, in standard deviations of returns per nat."""
+        return self.given_beta or (0.003 if self.distills else 0.05)
 
     def configure_model(self) -> None:
         super().configure_model()
@@ -108,7 +134,7 @@ class DQN(ReplayLearner):
             TD_ERROR: (values - targets).abs() / self.std,
             "policy/entropy": entropies[batch.prompt_index],
         }
-        return self.loss_terms(q[batch.prompt_index] / self.std, batch.choices, targets / self.std), metrics
+        return self.loss_terms(q / self.std, batch, targets / self.std), metrics
 
     @torch.no_grad()
     def targets(self, batch: TransitionBatch, q: Tensor, known: Tensor) -> Tensor:
@@ -131,13 +157,22 @@ class DQN(ReplayLearner):
             online_q = torch.maximum(self.at_prompts(batch, rest, self.action_values)[0], q)
         return double_q_targets(batch.rewards, batch.discounts, online_q[next_index], target_q[next_index])
 
-    def loss_terms(self, q: Tensor, choices: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def loss_terms(self, q: Tensor, batch: TransitionBatch, targets: Tensor) -> dict[str, Tensor]:
         """The parts of the losses by their metrics' names, [B] each.
 
         Args:
-            q: [B, C] values of candidates in standard deviations of returns, -inf where there is none.
-            choices: [B] the chosen ones.
-            targets: [B] of their values, likewise.
+            q: [U, C] values of candidates in standard deviations of returns, -inf where there is none and of
+                prompts that nothing was chosen at.
+            batch: B transitions, of U prompts.
+            targets: [B] of the values of what was chosen, likewise.
         """
-        values = q.gather(1, choices[:, None]).squeeze(1)
-        return {"loss/q": huber_loss(values, targets, delta=self.huber_delta)}
+        state = batch.prompt_index
+        if not self.distills:
+            return {"loss/q": huber_loss(q[state, batch.choices], targets, delta=self.huber_delta)}
+        known = mean_by_pair(q, state, batch.choices, targets)[state]
+        logprobs, teacher = ((values / self.beta).log_softmax(-1) for values in (q[state], known))
+        value, wanted = expected_value(logprobs, q[state]), expected_value(teacher, known)
+        return {
+            "loss/q": huber_loss(value, wanted, delta=self.huber_delta),
+            "loss/distillation": distillation_loss(logprobs, teacher),
+        }

@@ -42,7 +42,7 @@ class ReplayLearner(LLMLearner, ABC):
         self,
         policy: CandidatePolicy | LLMPolicy | None = None,
         gamma: float | None = None,
-        n_step: int = 3,
+        n_step: int | None = None,
         polyak: float | None = None,
         huber_delta: float = 1.0,
         value_lr_scale: float = 5.0,
@@ -55,7 +55,8 @@ class ReplayLearner(LLMLearner, ABC):
         Args:
             policy: how it acts; it has to choose between candidates, and does so by default.
             gamma: discount per turn; null takes 0.99, or what random play decides (`lgym.data.discounts`).
-            n_step: turns of a return before it bootstraps.
+            n_step: turns of a return before it bootstraps; null is 3, or 1 where the replay buffer carries
+                values on (lgym.data.GraphReplayBuffer).
             polyak: share of the way that the target network goes to the trained weights with each step; null
                 copies them before each rollout is learned from.
             huber_delta: error, in standard deviations of returns, from which the loss grows in proportion.
@@ -77,12 +78,12 @@ class ReplayLearner(LLMLearner, ABC):
             )
         require_discounts(gamma=gamma, polyak=polyak)
         require_positive(huber_delta=huber_delta)
-        if n_step < 1:
+        if n_step is not None and n_step < 1:
             raise ConfigError(f"n_step is {n_step}; it must be 1 turn or more.")
         self.given_gamma = gamma
         self.critic = CriticConfig(value_lr_scale=value_lr_scale, detach_value=detach_value)
         self.policy.detach_value = detach_value
-        self.n_step = n_step
+        self.given_n_step = n_step
         self.polyak = polyak
         self.huber_delta = huber_delta
         self._target: TargetNetwork | None = None
@@ -102,6 +103,16 @@ class ReplayLearner(LLMLearner, ABC):
     def gamma(self) -> float:
         """Discount per turn."""
         return self.discount("gamma", self.given_gamma)
+
+    @property
+    def graph_values(self) -> bool:
+        """True if the replay buffer gives values of choices that are carried on through all transitions."""
+        return bool(getattr(self.data_setting("replay", None), "backs_up", False))
+
+    @property
+    def n_step(self) -> int:
+        """Turns of a return before it bootstraps."""
+        return self.given_n_step or (1 if self.graph_values else 3)
 
     @property
     def target(self) -> TargetNetwork:

@@ -67,3 +67,18 @@ def test_dqn_learns_the_optimal_values_without_a_second_target_network(is_slippe
     made.add(transitions)
     q = fitted(DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=1.0), made.sample(np.random.default_rng(0)), 1)
     torch.testing.assert_close(q, torch.from_numpy(optimal), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("is_slippery", [False, True])
+def test_dqn_distills_the_optimal_policy_and_its_values(is_slippery):
+    """π is the softmax of the optimal values, and V their mean under it."""
+    transitions, optimal = lake(is_slippery)
+    made = buffer()
+    made.add(transitions)
+    module = DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=0.1, loss="distillation")
+    fitted(module, made.sample(np.random.default_rng(0)), 1)
+    with torch.no_grad():
+        logprobs, values = module.policy(transitions.prompts)
+    wanted = (torch.from_numpy(optimal) / 0.1).softmax(-1)
+    torch.testing.assert_close(logprobs.exp(), wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(values, (wanted * torch.from_numpy(optimal)).sum(-1), atol=1e-4, rtol=0)

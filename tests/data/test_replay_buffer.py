@@ -62,16 +62,39 @@ def test_balanced_it_draws_every_pair_of_prompt_and_choice_equally_often():
     often, once = chain(0, 1), chain(1, 3)
     shares = {}
     for balanced in (False, True):
-        buffer = ReplayBuffer(capacity=4000, minibatch_size=4000, learning_starts=1, balanced=balanced)
+        buffer = ReplayBuffer(capacity=4000, minibatch_size=400, learning_starts=1, balanced=balanced)
         for reward in (0.5, *[0.0] * 96):
             buffer.add(replace(often, rewards=torch.tensor([reward])))
         buffer.add(once)
-        batch = buffer.sample(np.random.default_rng(0))
-        states = torch.tensor([batch.prompts[i].token_ids[0] - 60 for i in batch.prompt_index.tolist()])
+        rng = np.random.default_rng(0)
+        batches = [buffer.sample(rng) for _ in range(10)]
+        states = torch.cat([state_numbers(batch) for batch in batches])
         shares[balanced] = [float((states == state).float().mean()) for state in range(4)]
-        assert set(batch.rewards[states == 0].tolist()) == {0.0, 0.5}
+        assert set(torch.cat([batch.rewards for batch in batches])[states == 0].tolist()) == {0.0, 0.5}
     assert shares[False][0] > 0.95
-    assert shares[True] == pytest.approx([0.25] * 4, abs=0.03)
+    assert shares[True] == pytest.approx([0.25] * 4)
+
+
+def state_numbers(batch: TransitionBatch) -> torch.Tensor:
+    """[B], as `chain` numbers them."""
+    return torch.tensor([batch.prompts[i].token_ids[0] - 60 for i in batch.prompt_index.tolist()])
+
+
+def test_balanced_it_draws_a_prompt_with_all_choices_that_were_made_there():
+    """Six prompts with two choices each: a minibatch of four has two of them, any two."""
+    buffer = ReplayBuffer(capacity=100, minibatch_size=4, learning_starts=1, balanced=True)
+    made = chain(0, 6)
+    buffer.add(made)
+    buffer.add(replace(made, choices=1 - made.choices))
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(50):
+        batch = buffer.sample(rng)
+        pairs = set(zip(state_numbers(batch).tolist(), batch.choices.tolist(), strict=True))
+        assert len(pairs) == 4
+        drawn.append({state for state, _ in pairs})
+        assert len(drawn[-1]) == 2
+    assert set.union(*drawn) == set(range(6))
 
 
 def test_a_checkpoint_holds_it_exactly():

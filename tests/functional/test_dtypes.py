@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
         numbers(d), numbers(d, seed=1), numbers(d, seed=2), clip=0.3
     ),
     "count_novelty": lambda d: F.count_novelty(numbers(d).abs()),
+    "distillation_loss": lambda d: F.distillation_loss(logprobs(d), logprobs(d, seed=1)),
     "discounted_returns": lambda d: F.discounted_returns(
         numbers(d), numbers(d, seed=1), ~MASK, MASK, gamma=0.99
     ),
@@ -54,6 +55,9 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "kl_k3": lambda d: F.kl_k3(logprobs(d), logprobs(d, seed=1)),
     "leave_one_out_advantages": lambda d: F.leave_one_out_advantages(
         numbers(d, shape=(15,)), IDS.flatten() % 4
+    ),
+    "mean_by_pair": lambda d: F.mean_by_pair(
+        numbers(d, shape=(3, 5)), IDS[0] % 3, IDS[0] % 5, numbers(d, shape=tuple(IDS[0].shape))
     ),
     "masked_deviations": lambda d: F.masked_deviations(numbers(d), MASK),
     "masked_mean": lambda d: F.masked_mean(

@@ -7,7 +7,13 @@ import math
 import pytest
 import torch
 
-from lgym.functional import double_q_targets, huber_loss, prior_action_values
+from lgym.functional import (
+    distillation_loss,
+    double_q_targets,
+    huber_loss,
+    mean_by_pair,
+    prior_action_values,
+)
 
 
 def test_prior_values_of_two_actions():
@@ -70,3 +76,37 @@ def test_huber_is_quadratic_and_then_linear():
 def test_huber_refuses_no_width():
     with pytest.raises(ValueError, match="delta must be above 0, got 0"):
         huber_loss(torch.zeros(1), torch.zeros(1), delta=0.0)
+
+
+def test_a_table_of_pairs_holds_means_and_nothing_else():
+    q = torch.zeros(3, 2)
+    table = mean_by_pair(
+        q, torch.tensor([0, 0, 0, 2]), torch.tensor([1, 1, 0, 0]), torch.tensor([1.0, 3.0, 5.0, 0.0])
+    )
+    assert table.tolist() == [[5.0, 2.0], [-torch.inf] * 2, [0.0, -torch.inf]]
+
+
+def test_distillation_compares_what_the_teacher_knows():
+    """Between the first two: log of 3/4, 1/4 against 1/2, 1/2."""
+    logprobs = torch.tensor([0.2, 0.2, 0.6]).log()
+    teacher = torch.tensor([0.75, 0.25, 0.0]).log()
+    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    assert distillation_loss(logprobs, teacher).item() == pytest.approx(expected)
+
+
+def test_distillation_teaches_nothing_where_one_action_is_known():
+    scores = torch.tensor([[0.3, -1.0], [2.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]], dtype=torch.float64)
+    loss = distillation_loss(scores.log_softmax(-1), teacher)
+    loss.sum().backward()
+    assert loss.tolist() == [0.0, 0.0]
+    assert scores.grad.abs().max() == 0.0
+
+
+def test_distillation_ends_where_the_policy_is_the_teacher():
+    scores = torch.tensor([[0.3, -1.0, 0.1]], dtype=torch.float64, requires_grad=True)
+    logprobs = scores.log_softmax(-1)
+    loss = distillation_loss(logprobs, logprobs.detach())
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(0.0, abs=1e-12)
+    torch.testing.assert_close(scores.grad, torch.zeros_like(scores), atol=1e-12, rtol=0)
