@@ -141,7 +141,7 @@ class Learner(Protocol):
 
     @property
     def open_settings(self) -> Set[str]:
-        """Settings that random play decides, of gamma, gae_lambda and demonstrations."""
+        """Settings that random play decides, of gamma, gae_lambda, demonstrations and replay."""
 
     @property
     def sft_rollouts(self) -> int:

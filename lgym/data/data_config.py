@@ -98,9 +98,10 @@ class RolloutConfig:
     """The most groups that a rollout plays beside its own, one for each whose returns were all the same
     (DAPO)."""
 
-    replay: ReplayBuffer | None = None
+    replay: ReplayBuffer | Literal["auto"] | None = "auto"
     """Transitions of earlier rollouts, which algorithms that learn values of actions (DQN) draw their
-    minibatches from: lgym.data.ReplayBuffer. Null is one with its defaults where it is needed."""
+    minibatches from: lgym.data.ReplayBuffer. Null is one with its defaults where it is needed; auto takes
+    lgym.data.GraphReplayBuffer where random play meets prompts again."""
 
     logged_episodes: list[str] | None = None
     """JSON Lines files of episodes, as `lgym predict` writes them, to learn from in place of playing (offline

@@ -60,12 +60,11 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         self.memory_prompt().try_out()
         passes = {name for name in validation.PASSES if name not in self._open and getattr(self, name)}
         validation.require_replay(self.replay is not None, self.learner.uses_replay, passes)
-        if self.learner.uses_replay and self.replay is None:
-            self.replay = ReplayBuffer()
         if stage == "fit":
             assert self.trainer is not None
             for choice in self.choose_settings(self.learner, self.trainer.strategy.root_device):
                 say(choice.line)
+            self._provide_replay()
             if self.exploration_bonus is not None:
                 limit = getattr(self.trainer, "max_epochs", None)
                 self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
@@ -213,9 +212,14 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
         self.load_measured_state(state_dict.get("measured", {}))
+        self._provide_replay()
         for name, memory in self._memories().items():
             if name in state_dict:
                 memory.load_state_dict(state_dict[name])
+
+    def _provide_replay(self) -> None:
+        if self.learner.uses_replay and self.replay is None:
+            self.replay = ReplayBuffer()
 
     def _memories(self) -> dict[str, Any]:
         memories = {

@@ -12,6 +12,7 @@ from lgym.agents import GeneralAgent, TextAgent
 from lgym.data.data_config import DataConfig
 from lgym.data.discounts import discount_choices
 from lgym.data.exploration_choice import exploration_choices
+from lgym.data.graph_replay import GraphReplayBuffer
 from lgym.data.imitation.every_action import EveryAction
 from lgym.data.random_play import RandomPlay, play_at_random
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
@@ -27,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "frame_skip": 1,
     "exploration_bonus": None,
     "demonstrations": None,
+    "replay": None,
     "episodes_per_rollout": None,
     "turns_per_rollout": None,
     **DISCOUNTS,
@@ -36,14 +38,33 @@ DEFAULTS: dict[str, Any] = {
 OBJECTS: dict[str, Callable[[], Any]] = {
     "exploration_bonus": ExplorationBonus,
     "demonstrations": lambda: [EveryAction()],
+    "replay": GraphReplayBuffer,
 }
 """Objects among them as random play decides for them; null is a choice of the user's."""
 
-LEARNERS = {*DISCOUNTS, "demonstrations"}
+LEARNERS = {*DISCOUNTS, "demonstrations", "replay"}
 """Settings that count where the learner leaves them open."""
 
 MEASURED_TURNS, MEASURED_EPISODES, MEASURED_SECONDS = 4096, 40, 10.0
 """Random play that decides, and the time after which less has to do."""
+
+
+MEETINGS = 4
+"""Times that random play meets a prompt, on average, from which what follows it is known well enough."""
+
+
+def replay_choices(play: RandomPlay) -> list[Choice]:
+    """The replay buffer that carries values on through its transitions, where prompts come again."""
+    turns, distinct = len(play.distinct), len(play.questions)
+    if not play.tries or turns < MEETINGS * distinct:
+        return []
+    return [
+        Choice(
+            "replay",
+            GraphReplayBuffer(),
+            f"{distinct:,} distinct prompts in {turns:,} turns: they come again",
+        )
+    ]
 
 
 def measured_settings(
@@ -92,5 +113,7 @@ def measured_settings(
         random = play(coarse, **changed)
         why = f"{len(random.questions):,} distinct texts in random play, {texts:,} without"
         choices.append(Choice("resolution", resolution, why))
-    choices += [choice for choice in discount_choices(random) if choice.name in open_names]
+    choices += [
+        choice for choice in discount_choices(random) + replay_choices(random) if choice.name in open_names
+    ]
     return choices + size_choices(settings, open_names, random, learner, most_prompts)

@@ -32,7 +32,7 @@ class ReplayBuffer:
     def __init__(
         self,
         capacity: int = 100_000,
-        minibatch_size: int = 256,
+        minibatch_size: int = 96,
         updates_per_rollout: int = 24,
         learning_starts: int = 1000,
         balanced: bool = False,

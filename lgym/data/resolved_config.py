@@ -14,6 +14,7 @@ from lgym.data import validation
 from lgym.data.data_config import DataConfig
 from lgym.data.imitation.demonstrations import DemonstrationSource
 from lgym.data.measuring import DEFAULTS, LEARNERS, OBJECTS, measured_settings
+from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice, default_envs
 from lgym.envs.make import make_env, portable
@@ -36,6 +37,7 @@ class ResolvedConfig(DataConfig):
     update_epochs: int
     exploration_bonus: ExplorationBonus | None
     demonstrations: list[DemonstrationSource] | None
+    replay: ReplayBuffer | None
     gamma: float
     gae_lambda: float
 

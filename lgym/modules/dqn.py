@@ -1,6 +1,6 @@
 """Deep Q-learning between candidates."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ class DQN(ReplayLearner):
         double_q: bool = True,
         action_values: ActionValues = "prior",
         loss: Loss | None = None,
+        inertia: float = 0.0,
         **kwargs: Any,
     ) -> None:
         """
@@ -68,10 +69,12 @@ class DQN(ReplayLearner):
                 (arXiv:1511.06581), with the mean over π in place of the plain one.
             loss: the distance of Q from its targets (huber), or that of π from their softmax (distillation);
                 null is the second one with lgym.data.GraphReplayBuffer.
+            inertia: α, how much of the policy before the rollout stays in that softmax, from 0 to 1: what is
+                right in rollout after rollout adds up, and what chance made of values does not.
             **kwargs: of `ReplayLearner`.
         """
         super().__init__(**kwargs)
-        require_discounts(epsilon=epsilon)
+        require_discounts(epsilon=epsilon, inertia=inertia)
         require_positive(beta=beta)
         require_counts(epsilon_rollouts=epsilon_rollouts)
         self.given_beta = beta
@@ -82,6 +85,7 @@ class DQN(ReplayLearner):
         if loss is not None:
             require_one_of("loss", loss, Loss)
         self.given_loss = loss
+        self.inertia = inertia
         self.has_action_head = action_values == "head"
         if self.has_action_head:
             if not isinstance(self.policy, CandidatePolicy):
@@ -90,6 +94,10 @@ class DQN(ReplayLearner):
                     f"{type(self.policy).__name__}: leave it out, or set action_values: prior."
                 )
             self.policy.choice = HeadChoice(temperature=self.policy.choice.temperature)
+
+    @property
+    def open_settings(self) -> Set[str]:
+        return super().open_settings | {"replay"}
 
     @property
     def distills(self) -> bool:
@@ -170,9 +178,19 @@ class DQN(ReplayLearner):
         if not self.distills:
             return {"loss/q": huber_loss(q[state, batch.choices], targets, delta=self.huber_delta)}
         known = mean_by_pair(q, state, batch.choices, targets)[state]
-        logprobs, teacher = ((values / self.beta).log_softmax(-1) for values in (q[state], known))
+        logprobs, preferences = (q[state] / self.beta).log_softmax(-1), known / self.beta
+        if self.inertia:
+            preferences = preferences + self.inertia * self.logprobs_before(batch)[state]
+        teacher = preferences.log_softmax(-1)
         value, wanted = expected_value(logprobs, q[state]), expected_value(teacher, known)
         return {
             "loss/q": huber_loss(value, wanted, delta=self.huber_delta),
             "loss/distillation": distillation_loss(logprobs, teacher),
         }
+
+    @torch.no_grad()
+    def logprobs_before(self, batch: TransitionBatch) -> Tensor:
+        """[U, C] of the target network's policy, -inf of prompts that nothing was chosen at."""
+        with self.target.in_place():
+            (logprobs,) = self.at_prompts(batch, batch.prompt_index.unique(), lambda p: self.policy(p)[:1])
+        return logprobs

@@ -82,3 +82,16 @@ def test_dqn_distills_the_optimal_policy_and_its_values(is_slippery):
     wanted = (torch.from_numpy(optimal) / 0.1).softmax(-1)
     torch.testing.assert_close(logprobs.exp(), wanted, atol=1e-4, rtol=0)
     torch.testing.assert_close(values, (wanted * torch.from_numpy(optimal)).sum(-1), atol=1e-4, rtol=0)
+
+
+def test_inertia_adds_up_what_is_right_in_rollout_after_rollout():
+    """Behind n target networks log π is (1 + α + ... + α^(n-1)) Q* / β, but for a constant."""
+    transitions, optimal = lake(False)
+    made = buffer()
+    made.add(transitions)
+    module = DQN(policy=Lookup(16, 4), gamma=GAMMA, beta=0.5, loss="distillation", inertia=0.5)
+    fitted(module, made.sample(np.random.default_rng(0)), 3)
+    with torch.no_grad():
+        logprobs, _ = module.policy(transitions.prompts)
+    wanted = (torch.from_numpy(optimal) * (1 + 0.5 + 0.25) / 0.5).softmax(-1)
+    torch.testing.assert_close(logprobs.exp(), wanted, atol=1e-4, rtol=0)

@@ -12,7 +12,8 @@ from helpers.echo import EchoAgent
 from helpers.learners import RecordingLearner, attach
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import text_response
-from lgym.data import EveryAction, ExplorationBonus, RolloutDataModule
+from helpers.transitions import chain
+from lgym.data import EveryAction, ExplorationBonus, GraphReplayBuffer, ReplayBuffer, RolloutDataModule
 from lgym.data.measuring import DEFAULTS
 from lgym.envs.frame_skip import FrameSkip
 
@@ -219,3 +220,26 @@ def test_the_defaults_are_those_of_a_given_size():
     data = RolloutDataModule(env="Echo-v0", agent=EchoAgent(), turns_per_rollout=64)
     for name in set(DEFAULTS) - {"num_envs", "turns_per_rollout"}:
         assert getattr(data, name) == DEFAULTS[name]
+
+
+def test_values_are_carried_on_where_prompts_come_again():
+    """Also after a restart; where each prompt is new, transitions are learned from one by one."""
+    learner = RecordingLearner(batch=chain(0, 3), uses_replay=True, open_settings=frozenset({"replay"}))
+    data = module("FrozenLake-v1", learner)
+    assert type(chosen(data)["replay"]) is type(data.replay) is GraphReplayBuffer
+    state = saved(data)
+    resumed = module("FrozenLake-v1", learner)
+    resumed.load_state_dict(state)
+    assert type(resumed.replay) is GraphReplayBuffer
+    vast = module("Robot-v0", learner)
+    assert "replay" not in chosen(vast)
+    vast.load_state_dict({"ranks": [], "rollouts": 0, "measured": {}})
+    assert type(vast.replay) is ReplayBuffer
+
+
+def test_a_buffer_that_is_given_wins():
+    given = ReplayBuffer()
+    learner = RecordingLearner(uses_replay=True, open_settings=frozenset({"replay"}))
+    data = module("FrozenLake-v1", learner, replay=given)
+    assert "replay" not in chosen(data)
+    assert data.replay is given

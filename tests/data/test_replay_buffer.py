@@ -130,7 +130,7 @@ def test_what_an_older_version_wrote_is_refused():
     [
         ({"capacity": 0}, "capacity is 0"),
         ({"updates_per_rollout": 0}, "updates_per_rollout is 0"),
-        ({"capacity": 100}, "capacity is 100 and minibatch_size is 256: .* Set capacity to 256"),
+        ({"capacity": 50}, "capacity is 50 and minibatch_size is 96: .* Set capacity to 96"),
         ({"capacity": 500}, "capacity is 500 and learning_starts is 1000"),
     ],
 )
