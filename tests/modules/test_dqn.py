@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from helpers.lookup import GAMMA, Lookup, every_transition, fitted, lake
 from helpers.rollouts import candidate_learner, candidate_rollout
+from lgym.data import GraphReplayBuffer, ReplayBuffer
 from lgym.envs.maze import START_CELLS, MazeEnv
 from lgym.functional import conservative_penalty
 from lgym.modules import CQL, DQN
@@ -122,6 +124,8 @@ def test_a_loop_of_ones_own_has_no_transitions():
         ({"epsilon": 1.5}, "epsilon is 1.5"),
         ({"polyak": -0.1}, "polyak is -0.1"),
         ({"n_step": 0}, "n_step is 0"),
+        ({"inertia": 1.5}, "inertia is 1.5"),
+        ({"loss": "squared"}, "loss is 'squared'; choose one of huber, distillation"),
         ({"epsilon_rollouts": -1}, "epsilon_rollouts is -1"),
         ({"gamma": 2.0}, "gamma is 2.0"),
     ],
@@ -129,6 +133,21 @@ def test_a_loop_of_ones_own_has_no_transitions():
 def test_what_cannot_be_is_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         DQN(**{"policy": CandidatePolicy(), **settings})
+
+
+@pytest.mark.parametrize(
+    ("replay", "settings", "expected"),
+    [
+        (ReplayBuffer(), {}, (False, 3, 0.05)),
+        (GraphReplayBuffer(), {}, (True, 1, 0.003)),
+        (GraphReplayBuffer(), {"loss": "huber"}, (False, 1, 0.05)),
+        (GraphReplayBuffer(), {"n_step": 5, "beta": 0.2}, (True, 5, 0.2)),
+    ],
+)
+def test_what_is_left_open_follows_from_the_replay_buffer(replay, settings, expected):
+    module = DQN(policy=CandidatePolicy(), **settings)
+    module._trainer = SimpleNamespace(datamodule=SimpleNamespace(replay=replay))
+    assert (module.distills, module.n_step, module.beta) == expected
 
 
 def trained_llm() -> nn.Module:
