@@ -98,8 +98,10 @@ class ReplayBuffer:
                 (Efraimidis & Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
             rng: chance.
         """
-        columns = torch.stack([self._columns["prompt_index"], self._columns["choices"]])
-        (prompts, _), pair = columns.unique(dim=1, return_inverse=True)
+        prompt_index, choices = self._columns["prompt_index"], self._columns["choices"]
+        width = 1 + int(choices.max())
+        keys, pair = (prompt_index * width + choices).unique(return_inverse=True)
+        prompts = keys // width
         drawn: list[Tensor] = []
         while sum(map(len, drawn)) < self.minibatch_size:
             order = torch.from_numpy(rng.permutation(len(self)))
