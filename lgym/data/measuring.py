@@ -48,7 +48,6 @@ LEARNERS = {*DISCOUNTS, "demonstrations", "replay"}
 MEASURED_TURNS, MEASURED_EPISODES, MEASURED_SECONDS = 4096, 40, 10.0
 """Random play that decides, and the time after which less has to do."""
 
-
 MEETINGS = 4
 """Times that random play meets a prompt, on average, from which what follows it is known well enough."""
 

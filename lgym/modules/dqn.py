@@ -40,6 +40,12 @@ class DQN(ReplayLearner):
     learned is a policy that `play`, `export` and PPO take (cf. ReVal, arXiv:2603.23355). It plays by
     Boltzmann exploration: π is the softmax of Q / β. A return of several turns ends before one that explores,
     which the best policy would not have taken (Watkins's Q(λ): Sutton & Barto 2018, section 12.10).
+
+    Where a minibatch has several choices of a prompt, as of `lgym.data.GraphReplayBuffer`, it learns the
+    policy from their difference, and the state's value beside (policy distillation, Rusu et al. 2015,
+    arXiv:1511.06295, equation 3):
+
+    L = E[ huber(V(s) - Σ_c p(c) y(c)) + KL(p || π(. | s)) ],   p = softmax over the choices of y / β
     """
 
     greedy_returns = True
@@ -108,6 +114,16 @@ class DQN(ReplayLearner):
     def beta(self) -> float:
         """β, in standard deviations of returns per nat."""
         return self.given_beta or (0.003 if self.distills else 0.05)
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        is_balanced = getattr(self.data_setting("replay", None), "balanced", True)
+        if stage == "fit" and self.distills and not (self.graph_values or is_balanced):
+            raise ConfigError(
+                "loss: distillation compares the choices of a prompt, and data.replay draws single "
+                "transitions: take lgym.data.GraphReplayBuffer, set data.replay.balanced: true, or "
+                "loss: huber."
+            )
 
     def configure_model(self) -> None:
         super().configure_model()

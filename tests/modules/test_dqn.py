@@ -150,6 +150,14 @@ def test_what_is_left_open_follows_from_the_replay_buffer(replay, settings, expe
     assert (module.distills, module.n_step, module.beta) == expected
 
 
+def test_distillation_from_single_transitions_is_refused():
+    """Where one choice of a prompt is in a minibatch, it would teach the policy nothing."""
+    module = DQN(policy=CandidatePolicy(), loss="distillation")
+    module._trainer = SimpleNamespace(datamodule=SimpleNamespace(replay=ReplayBuffer()))
+    with pytest.raises(ValueError, match="draws single transitions: take lgym.data.GraphReplayBuffer"):
+        module.setup("fit")
+
+
 def trained_llm() -> nn.Module:
     return candidate_learner().policy.llm
 
