@@ -34,7 +34,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         if self.balanced:
             raise ConfigError(
-                "data.replay: balanced draws pairs equally often, and a PrioritizedReplayBuffer by their "
+                "data.replay: balanced draws prompts equally often, and a PrioritizedReplayBuffer by their "
                 "errors: take ReplayBuffer for the one, or leave balanced out for the other."
             )
         for name, value in {"alpha": alpha, "beta": beta}.items():

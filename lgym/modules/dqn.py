@@ -75,8 +75,9 @@ class DQN(ReplayLearner):
                 (arXiv:1511.06581), with the mean over π in place of the plain one.
             loss: the distance of Q from its targets (huber), or that of π from their softmax (distillation);
                 null is the second one with lgym.data.GraphReplayBuffer.
-            inertia: α, how much of the policy before the rollout stays in that softmax, from 0 to 1: what is
-                right in rollout after rollout adds up, and what chance made of values does not.
+            inertia: α, how much of the target network's policy, by default that before the rollout, stays in
+                that softmax, from 0 to 1: what is right in rollout after rollout adds up, and what chance
+                made of values does not. (Munchausen RL's α: Vieillard et al. 2020, arXiv:2007.14430.)
             **kwargs: of `ReplayLearner`.
         """
         super().__init__(**kwargs)

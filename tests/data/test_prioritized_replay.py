@@ -126,7 +126,7 @@ def test_the_learner_tells_the_errors_and_weighs_its_loss(algorithm):
     [
         ({"alpha": 1.5}, "alpha is 1.5; it must be from 0 to 1"),
         ({"beta": -0.1}, "beta is -0.1"),
-        ({"balanced": True}, "balanced draws pairs equally often"),
+        ({"balanced": True}, "balanced draws prompts equally often"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, said):
