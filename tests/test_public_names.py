@@ -35,6 +35,7 @@ def test_importing_the_environments_registers_them():
     lines = "import lgym.envs, gymnasium; print(*(name for name in gymnasium.registry if name.startswith('lgym/')))"
     done = subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True, text=True)
     assert done.stdout.split() == [
+        "lgym/BabyAI-v0",
         "lgym/RandomFrozenLake-v0",
         "lgym/GuessNumber-v0",
         "lgym/Maze-v0",

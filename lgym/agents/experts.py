@@ -26,6 +26,21 @@ class Uniform:
         return int(self._rng.integers(self._actions))
 
 
+class GuessAmongLeft:
+    """Random guesses of `lgym/GuessNumber-v0` among the numbers that the hints leave open.
+
+    Args:
+        seed: of the draws.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = _generator(seed)
+
+    def act(self, observation: Sequence[int], info: Mapping[str, Any]) -> int:
+        lowest, highest = (int(part) for part in observation[:2])
+        return int(self._rng.integers(lowest, highest + 1))
+
+
 class BasicStrategy:
     """The optimal play of `Blackjack-v1` with its default rules."""
 
@@ -92,7 +107,7 @@ class BabyAIBot:
         from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel  # an extra
         from minigrid.utils.baby_ai_bot import BabyAIBot as Planner
 
-        level = env.unwrapped
+        level = getattr(env.unwrapped, "level", env.unwrapped)  # that which lgym/BabyAI-v0 has drawn
         if not isinstance(level, RoomGridLevel):
             raise ConfigError(
                 f"BabyAIBot plans in BabyAI's levels, and {type(level).__name__} is none: take an id that "

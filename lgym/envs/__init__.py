@@ -1,5 +1,6 @@
 """Environments: construction, exact values of some, and lgym's own ids, which importing this registers."""
 
+from lgym.envs.babyai import BabyAIEnv
 from lgym.envs.frozen_lake import RandomFrozenLakeEnv
 from lgym.envs.guess_number import GuessNumberEnv
 from lgym.envs.make import make_env
@@ -10,6 +11,7 @@ from lgym.envs.text_env import TextEnv
 from lgym.envs.textworld import TextWorldEnv
 
 __all__ = [
+    "BabyAIEnv",
     "GuessNumberEnv",
     "MazeEnv",
     "RandomFrozenLakeEnv",
