@@ -15,7 +15,7 @@ BUFFER = (
     '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 32, "minibatch_size": 4, '
     '"updates_per_rollout": 2, "learning_starts": 8}}'
 )
-LONG = ("blackjack_grpo", "frozen_lake_think", "textworld")  # free text, and games to compile
+LONG = ("blackjack_grpo", "frozen_lake_think", "guess_number", "textworld")  # free text, and games to compile
 LOGGED = {
     "turns": [{"observation": "Your hand: hard 12 against 4", "response": "stay", "reward": -1.0}] * 8,
     "terminated": True,
@@ -41,8 +41,9 @@ def test_a_config_says_only_what_differs(config):
 )
 def test_a_config_runs(config, tmp_path, model_folder):
     """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
-    if config.stem.startswith("textworld"):
-        pytest.importorskip("textworld")
+    for name, package in {"textworld": "textworld", "babyai": "minigrid"}.items():
+        if config.stem.startswith(name):
+            pytest.importorskip(package)
     text = config.read_text(encoding="utf-8")
     episodes = "episodes_per_rollout" in text
     small = {
@@ -60,6 +61,8 @@ def test_a_config_runs(config, tmp_path, model_folder):
     if "offline" in config.stem:
         (tmp_path / "log.jsonl").write_text(json.dumps(LOGGED) + "\n", encoding="utf-8")
         small["data__logged_episodes"] = f'["{tmp_path}/log.jsonl"]'
+    if "ExpertDemonstrations" in text:
+        small["data__demonstrations__init_args__episodes"] = 3
     if "last_blocks" in text:
         small["model__init_args__llm__lora__last_blocks"] = 1  # the tiny model has two
     lgym(

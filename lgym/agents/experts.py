@@ -36,9 +36,9 @@ class GuessAmongLeft:
     def __init__(self, seed: int = 0) -> None:
         self._rng = _generator(seed)
 
-    def act(self, observation: Sequence[int], info: Mapping[str, Any]) -> int:
+    def act(self, observation: Sequence[int], info: Mapping[str, Any]) -> str:
         lowest, highest = (int(part) for part in observation[:2])
-        return int(self._rng.integers(lowest, highest + 1))
+        return str(self._rng.integers(lowest, highest + 1))
 
 
 class BasicStrategy:

@@ -36,15 +36,24 @@ class TextWorldAgent(TextAgent):
         idle_commands: also offer the commands that only look: look, inventory, examine.
         free_text: for text-generating policies: the prompt asks for `command: ...`, and candidates have that
             form.
+        replies: show the game's reply to the last command, but for a new room's description. Without a list
+            of commands it tells which steps are done; `data.history` shows the commands before.
     """
 
     pattern = r"(?i)command:[ \t]*(?P<action>[^\n]+)"
     penalty = -0.1
 
-    def __init__(self, describe: bool = False, idle_commands: bool = False, free_text: bool = False) -> None:
+    def __init__(
+        self,
+        describe: bool = False,
+        idle_commands: bool = False,
+        free_text: bool = False,
+        replies: bool = False,
+    ) -> None:
         self.describe = describe
         self.idle_commands = idle_commands
         self.free_text = free_text
+        self.replies = replies
 
     @property
     def system_prompt(self) -> str:
@@ -58,11 +67,13 @@ class TextWorldAgent(TextAgent):
         lines = parts(observation)
         place = lines.get("Place", "")
         name = _ROOM.search(place)
+        reply = lines.get("Reply", "") if self.replies else ""
         room = f"You are in the {name[1].lower()}." if name else ""
         shown = (
             f"Goal: {steps(lines.get('Goal', ''))}.",
             _ROOM.sub("", place, count=1) if self.describe else room,
             lines.get("Inventory", "").replace("carrying:", "carrying"),
+            "" if _ROOM.match(reply) else reply,
         )
         return "\n".join(filter(None, shown))
 

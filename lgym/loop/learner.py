@@ -121,7 +121,7 @@ class LoopLearner:
             )
         sampler = SFTSampler(
             agent,
-            self._builder(agent.system_prompt),
+            partial(Conversation, self._builder(agent.system_prompt), 0),
             self.module.policy.demonstrated,
             turns,
             None,

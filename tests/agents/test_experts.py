@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 from lgym.agents import GeneralAgent
-from lgym.agents.experts import BabyAIBot, BalancePole, BasicStrategy, DealersRule, Uniform, Walkthrough
+from lgym.agents.experts import (
+    BabyAIBot,
+    BalancePole,
+    BasicStrategy,
+    DealersRule,
+    GuessAmongLeft,
+    Uniform,
+    Walkthrough,
+)
 from lgym.data import ExpertDemonstrations
 from lgym.envs import blackjack, make_env
+from lgym.envs.guess_number import reference_returns
 
 
 def play(env_id, expert, seed):
@@ -55,6 +64,13 @@ def test_uniform_favors_no_action():
     counts = np.bincount([expert.act(None, {}) for _ in range(3000)])
     assert counts.min() > 900
     assert [Uniform(2, seed=s).act(None, {}) for s in range(20)] != [0] * 20
+
+
+def test_random_guesses_find_a_number_as_often_as_they_should():
+    """Catches guesses that forget the hints: of 1,025 numbers they would find one in a hundred."""
+    expert = GuessAmongLeft()
+    found = np.mean([play("lgym/GuessNumber-v0", expert, seed) for seed in range(500)])
+    assert found == pytest.approx(reference_returns(1025, 10)["random"], abs=0.07)  # 3.3 standard errors
 
 
 def test_the_dealers_rule_hits_below_17():

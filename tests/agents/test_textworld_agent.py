@@ -67,6 +67,19 @@ def test_an_observation_is_goal_room_and_inventory():
     assert described[1] == "You are in a spare room. There is a safe. There is an exit to the south."
 
 
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        ("You open the safe, revealing a key.", ["You open the safe, revealing a key."]),
+        ("-= Garage =- You are in a garage.", []),
+    ],
+)
+def test_the_reply_to_a_command_is_shown_unless_it_is_a_room(reply, shown):
+    observation = f"{OBSERVATION}\nReply: {reply}"
+    before = TextWorldAgent().format_observation(observation).split("\n")
+    assert TextWorldAgent(replies=True).format_observation(observation).split("\n") == before + shown
+
+
 def test_candidates_are_sorted_and_without_those_that_only_look():
     assert TextWorldAgent().candidates(OBSERVATION, INFO) == ["drop sock", "go south", "take key"]
     every = TextWorldAgent(idle_commands=True).candidates(OBSERVATION, INFO)

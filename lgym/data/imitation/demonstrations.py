@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -28,12 +28,14 @@ class Demonstration:
         response_text: without an end-of-turn token.
         candidates: the candidates of the choice; empty where unknown, and where there was no choice.
         response_ids: the tokens that a model sampled as this response; empty where it came as text.
+        begins: whether no turn of its episode comes before it; otherwise `data.history` shows those that do.
     """
 
     observation_text: str
     response_text: str
     candidates: tuple[str, ...] = field(default=(), compare=False)
     response_ids: tuple[int, ...] = field(default=(), compare=False)
+    begins: bool = field(default=True, compare=False)
 
 
 class DemonstrationSource(Protocol):
@@ -64,7 +66,7 @@ class JsonlDemonstrations:
     - a chat, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}: each assistant
       message answers the user message before it, and nothing else of the chat is used;
     - an episode as `lgym predict` writes it, {"turns": [...]}, without the turns whose answer names no
-      action.
+      action; `data.history` shows its earlier turns, as in play.
 
     Args:
         path: the file, UTF-8.
@@ -101,7 +103,8 @@ class JsonlDemonstrations:
             return
         if any_form and isinstance(record.get("turns"), list):
             pairs = [observation_and_response(turn, agent) for turn in record["turns"]]
-            yield from (Demonstration(*pair) for pair in pairs if agent.parse(pair[1]).ok)
+            readable = (pair for pair in pairs if agent.parse(pair[1]).ok)
+            yield from (Demonstration(*pair, begins=number == 0) for number, pair in enumerate(readable))
         elif any_form and isinstance(record.get("messages"), list):
             yield from (_checked(agent, *pair) for pair in _exchanges(record["messages"]))
         else:
@@ -149,7 +152,8 @@ class ExpertDemonstrations:
         return [turn for episode_return, turns in episodes if episode_return >= threshold for turn in turns]
 
     def _play(self, env: gymnasium.Env, agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
-        turns, episode_return, done = [], 0.0, False
+        turns: list[Demonstration] = []
+        episode_return, done = 0.0, False
         observation, info = env.reset(seed=seed)
         if hasattr(self.policy, "begin"):
             self.policy.begin(env)
@@ -158,7 +162,8 @@ class ExpertDemonstrations:
             answer = self.policy.act(observation, info)
             try:
                 response = _response_text(agent, answer, candidates)
-                turns.append(_checked(agent, agent.format_observation(observation), response, candidates))
+                text = agent.format_observation(observation)
+                turns.append(replace(_checked(agent, text, response, candidates), begins=not turns))
             except ValueError as error:
                 raise ConfigError(
                     f"{type(self.policy).__name__} answered {answer!r} to the observation {observation!r}: "

@@ -1,6 +1,6 @@
 """Demonstrated turns for supervised learning: from a source, and from the run's own best episodes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 
@@ -15,7 +15,7 @@ from lgym.batch import ResponseBatch
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.action_candidates import candidate_number
-from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.data.prompts.conversation import Conversation
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
 
@@ -27,7 +27,7 @@ class SFTSampler:
 
     Args:
         agent: whose words they are.
-        builder: makes prompts of observations.
+        conversation: begins the prompts of an episode, with as many earlier turns as are shown in play.
         demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled,
             and the number of the candidate that it names, or -1.
         demonstrations: turns that are always there.
@@ -37,7 +37,7 @@ class SFTSampler:
     """
 
     agent: TextAgent
-    builder: PromptBuilder
+    conversation: Callable[[], Conversation]
     demonstrated: Callable[[Prompt, str, tuple[int, ...], int], Response]
     demonstrations: Sequence[Demonstration]
     self_imitation: BestEpisodeBuffer | None
@@ -46,7 +46,7 @@ class SFTSampler:
     scores_candidates: bool
 
     def __post_init__(self) -> None:
-        self._demonstrated = list(map(self._turn, self.demonstrations))
+        self._demonstrated = list(self._as_asked(self.demonstrations))
         self._turns = self._demonstrated
 
     def add_rollout(self, rollout: Rollout) -> None:
@@ -54,7 +54,7 @@ class SFTSampler:
         if self.self_imitation is not None:
             episodes = distributed.all_gather_object(_episodes(rollout))
             self.self_imitation.add(chain.from_iterable(episodes))
-            self._turns = [*self._demonstrated, *map(self._turn, self.self_imitation.turns())]
+            self._turns = [*self._demonstrated, *self._as_asked(self.self_imitation.turns())]
 
     @property
     def has_demonstrations(self) -> bool:
@@ -74,16 +74,21 @@ class SFTSampler:
         chosen = rng.choice(len(self._turns), size=min(self.size, len(self._turns)), replace=False)
         return _batch([self._turns[i] for i in chosen.tolist()])
 
-    def _turn(self, demonstration: Demonstration) -> tuple[Prompt, Response]:
-        candidates: Sequence[str] = ()
-        choice = -1
-        if self.scores_candidates:
-            candidates = demonstration.candidates or tuple(self.agent.actions)
-            choice = self._choice(demonstration, candidates)
-        prompt = self.builder.prompt(demonstration.observation_text, candidates)
-        return prompt, self.demonstrated(
-            prompt, demonstration.response_text, demonstration.response_ids, choice
-        )
+    def _as_asked(self, demonstrations: Iterable[Demonstration]) -> Iterator[tuple[Prompt, Response]]:
+        """Each turn with the prompt that asks for it in play, behind the turns of its episode before it."""
+        conversation = self.conversation()
+        for turn in demonstrations:
+            if turn.begins:
+                conversation = self.conversation()
+            candidates: Sequence[str] = ()
+            choice = -1
+            if self.scores_candidates:
+                candidates = turn.candidates or tuple(self.agent.actions)
+                choice = self._choice(turn, candidates)
+            prompt = conversation.prompt(turn.observation_text, candidates)
+            response = self.demonstrated(prompt, turn.response_text, turn.response_ids, choice)
+            conversation.respond(response)
+            yield prompt, response
 
     def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:
         number = candidate_number(self.agent, demonstration.response_text, candidates)

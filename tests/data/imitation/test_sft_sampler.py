@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,8 @@ from helpers.scripted import CandidateScorer, TextSpeaker, text_response
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, _batch
+from lgym.data.prompts.conversation import Conversation
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.models import LLMConfig
 from lgym.modules import GRPO
@@ -39,8 +43,40 @@ def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> S
     scores_candidates = demonstrated is candidate
     agent = agent or echo.EchoAgent()
     return SFTSampler(
-        agent, builder, demonstrated, demonstrations, buffer, size, scores_candidates=scores_candidates
+        agent,
+        partial(Conversation, builder, 0),
+        demonstrated,
+        demonstrations,
+        buffer,
+        size,
+        scores_candidates=scores_candidates,
     )
+
+
+@pytest.mark.parametrize("demonstrated", [letters, candidate])
+@pytest.mark.parametrize("history", [0, 1, "full"])
+def test_demonstrated_turns_are_asked_for_as_in_play(history, demonstrated):
+    """With the turns before them, and none of the episode before: a policy that learned from other prompts
+    than it is asked would have learned little."""
+    agent = echo.EchoAgent()
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    episodes = [[(0, "red"), (2, "blue"), (1, "green")], [(2, "blue"), (0, "red")]]
+    chooses = demonstrated is candidate
+    played = EpisodePrompts(agent, builder, scores_candidates=chooses, history=history)
+    asked, demonstrations = [], []
+    for turns in episodes:
+        played.begin()
+        for number, (observation, text) in enumerate(turns):
+            asked.append(played.observe(observation, {}))
+            choice = agent.actions.index(text) if chooses else -1
+            played.respond(demonstrated(asked[-1], text, (), choice), 0.0)
+            words = agent.format_observation(observation)
+            demonstrations.append(Demonstration(words, text, begins=number == 0))
+    start = partial(Conversation, builder, history)
+    found = SFTSampler(agent, start, demonstrated, demonstrations, None, 10, scores_candidates=chooses)
+    batch = found.sample(rng())
+    assert {prompt.token_ids for prompt in batch.prompts} == {prompt.token_ids for prompt in asked}
+    assert len(batch.prompts) == {0: 3, 1: 5, "full": 5}[history]
 
 
 def rng():
