@@ -25,7 +25,7 @@ class LossConfig:
     reference)
 
     The divergences and the entropy of a choice between candidates are exact; those of free text are estimated
-    from the tokens that were sampled (`lgym.functional.kl`).
+    from the tokens that were sampled (`lgym.functional.kl`), that from the behavior policy by k2.
     """
 
     clip_low: float | None = 0.2
@@ -47,8 +47,8 @@ class LossConfig:
     old_kl_target: float | None = None
     """Divergence from the behavior policy, in nats per decision, at which its weight has doubled; it grows in
     proportion, so that old_kl_coef * KL * (1 + KL / old_kl_target) holds a policy near where large advantages
-    would carry it away. (A smooth form of the adaptive weight of Schulman et al. 2017, section 4.) Null keeps
-    the weight."""
+    would carry it away. (A smooth form of the adaptive weight of Schulman et al. 2017, section 4.) Of free
+    text the mean divergence of a minibatch decides. Null keeps the weight."""
 
     target_kl: float | None = None
     """A brake: where a minibatch's policy is this far (nats) from the behavior policy, its step leaves out

@@ -127,13 +127,13 @@ class PolicyLearner(LLMLearner, ABC):
         terms = {"policy": policy_loss, "entropy": output.entropy, **divergences(config, batch, output)}
         names = {"policy": "loss/policy", "entropy": "policy/entropy", "ref_kl": "policy/ref_kl"}
         for name, term in terms.items():
-            metrics[names.get(name, self.kl_metric)] = masked_mean(term.detach(), mask)
+            if name in names:
+                metrics[names[name]] = masked_mean(term.detach(), mask)
+        metrics[self.kl_metric] = masked_mean(behavior_kl(batch, output).detach(), mask)
         braked = self._brakes(metrics[self.kl_metric], batch.num_turns)
         self.steps_braked += braked
         if braked and config.old_kl_coef == 0:
             return None, {}
-        if config.old_kl_target is not None:
-            terms["old_kl"] = terms["old_kl"] * (1 + terms["old_kl"] / config.old_kl_target)
         weights = term_weights(config, self.critic, warming_up=self.warming_up, braked=braked)
         total = policy_objective(config, batch, terms, weights, self.policy.max_new_tokens)
         if batch.returns is not None:

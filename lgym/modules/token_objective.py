@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from lgym.batch import PolicyOutput, ResponseBatch
-from lgym.functional import clipped_value_loss, kl_estimate, kl_k3, masked_mean, value_loss
+from lgym.functional import clipped_value_loss, kl_estimate, kl_k2, kl_k3, masked_mean, value_loss
 from lgym.modules.configs import CriticConfig, LossConfig
 
 
 def divergences(config: LossConfig, batch: ResponseBatch, output: PolicyOutput) -> dict[str, Tensor]:
     """[B, T] `old_kl`, from the behavior policy, and `ref_kl`, from the reference where a loss wants it."""
-    kls = {"old_kl": behavior_kl(batch, output)}
+    kls = {"old_kl": _behavior_kl_loss(config, batch, output)}
     if output.ref_kl is not None:
         kls["ref_kl"] = output.ref_kl
     elif batch.ref_logprobs is not None:
@@ -35,6 +35,22 @@ def behavior_kl(batch: ResponseBatch, output: PolicyOutput) -> Tensor:
     if output.old_kl is not None:
         return output.old_kl
     return kl_k3(batch.old_logprobs.to(output.logprobs.dtype), output.logprobs)
+
+
+def _behavior_kl_loss(config: LossConfig, batch: ResponseBatch, output: PolicyOutput) -> Tensor:
+    """[B, T] `behavior_kl` as it is learned from, growing as `old_kl_target` says.
+
+    Of sampled tokens the k2 estimate: near the behavior policy its gradient is that of k3, whose own is the
+    ratio of probabilities less 1, so that a rare token that has become a thousand times as likely would
+    outweigh all others. One sample does not tell how far the policy is either, so that there the minibatch's
+    mean decides how the weight grows.
+    """
+    if output.old_kl is not None:
+        kl = distance = output.old_kl
+    else:
+        kl = kl_k2(batch.old_logprobs.to(output.logprobs.dtype), output.logprobs)
+        distance = masked_mean(kl.detach(), batch.action_mask)
+    return kl if config.old_kl_target is None else kl * (1 + distance / config.old_kl_target)
 
 
 def term_weights(

@@ -22,6 +22,12 @@ def k3(d: torch.Tensor) -> torch.Tensor:
     return d.exp() - d - 1
 
 
+def k2_of(module, batch) -> float:
+    """The divergence from the behavior policy as it is learned from: the mean of half the squared log-ratio."""
+    log_ratio = evaluated(module, batch).logprobs - batch.old_logprobs
+    return float(log_ratio[batch.action_mask].square().mean() / 2)
+
+
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "max_length"])
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("repeated", [False, True])
@@ -80,7 +86,7 @@ def test_while_the_value_warms_up_the_policy_is_held():
     module = text_learner(PPO, value_warmup=2, **settings)
     batch, _ = module.prepare(text_rollout())
     total, metrics = module.loss(batch)
-    held = float(metrics["policy/approx_kl"]) + 3.0 * float(metrics["loss/value"])
+    held = k2_of(module, batch) + 3.0 * float(metrics["loss/value"])
     assert float(total.detach()) == pytest.approx(held, rel=1e-6)
     assert float(metrics["policy/approx_kl"]) > 0.1
     module.critic = CriticConfig(value_coef=3.0)
@@ -90,7 +96,7 @@ def test_while_the_value_warms_up_the_policy_is_held():
         total, metrics = module.loss(batch)
         losses[coef] = float(total.detach())
     assert losses[0.0] != pytest.approx(held, rel=1e-3)
-    assert losses[0.4] - losses[0.0] == pytest.approx(0.4 * float(metrics["policy/approx_kl"]), rel=1e-5)
+    assert losses[0.4] - losses[0.0] == pytest.approx(0.4 * k2_of(module, batch), rel=1e-5)
 
 
 def test_the_entropy_bonus_has_a_gradient():
@@ -112,20 +118,38 @@ def test_the_entropy_bonus_has_a_gradient():
 
 
 def test_the_old_divergence_is_from_the_behavior_policy():
-    """Catches KL(pi || pi_old) in place of KL(pi_old || pi), which lets an action's probability fall to 0 for
-    nothing: of what the old policy sampled, k3 is exp(d) - d - 1 with d = log pi - log pi_old."""
+    """Catches a metric of KL(pi || pi_old) in place of KL(pi_old || pi): of what the old policy sampled, k3 is
+    exp(d) - d - 1 with d = log pi - log pi_old. The loss has k2."""
     module = text_learner(PPO, loss_aggregation="token_mean", value_coef=0.0, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
     d = (evaluated(module, batch).logprobs - batch.old_logprobs)[batch.action_mask]
     expected = float(k3(d).mean())
     assert expected != pytest.approx(float(k3(-d).mean()), rel=0.1)
     losses = []
-    for coef in (0.0, 0.4):
-        module.loss_config = replace(module.loss_config, old_kl_coef=coef)
+    for coef, target in ((0.0, None), (0.4, None), (0.4, k2_of(module, batch))):
+        module.loss_config = replace(module.loss_config, old_kl_coef=coef, old_kl_target=target)
         loss, metrics = module.loss(batch)
         assert float(metrics["policy/approx_kl"]) == pytest.approx(expected, rel=1e-5)
         losses.append(float(loss.detach()))
-    assert losses[1] - losses[0] == pytest.approx(0.4 * expected, rel=1e-5)
+    held = 0.4 * k2_of(module, batch)
+    assert losses[1] - losses[0] == pytest.approx(held, rel=1e-5)
+    assert losses[2] - losses[0] == pytest.approx(2 * held, rel=1e-5)  # doubled at the target
+
+
+def test_a_token_that_became_likely_does_not_outweigh_the_others():
+    """A token that has become e^8 times as likely: by k3, whose gradient is the ratio less 1, it pulled 3,000
+    times as hard as one that is twice as likely, and a policy forgot in a rollout what it had been shown."""
+    module = text_learner(PPO, loss_aggregation="token_mean", value_coef=0.0, gamma=1.0, old_kl_coef=0.1)
+    batch, _ = module.prepare(text_rollout())
+    batch.advantages.zero_()
+    parameters = [p for name, p in module.named_parameters() if "lora" in name]
+    gradients = []
+    for difference in (0.7, 8.0):
+        old = evaluated(module, batch).logprobs.clone()
+        old[0, 0] -= difference
+        total, _ = module.loss(replace(batch, old_logprobs=old))
+        gradients.append(sum(float(g.norm()) for g in torch.autograd.grad(total, parameters)))
+    assert gradients[1] / gradients[0] == pytest.approx(8.0 / 0.7, rel=1e-3)
 
 
 def test_the_reference_divergence_is_to_the_reference():
@@ -154,7 +178,7 @@ def test_the_divergence_counts_turns_that_have_no_advantage(algorithm):
     without, _ = text_learner(algorithm).prepare(text_rollout())
     assert len(without) == 4
     total, metrics = module.loss(batch)
-    kl = 0.5 * float(metrics["policy/approx_kl"])  # over all 6 turns
+    kl = 0.5 * k2_of(module, batch)  # over all 6 turns
     assert float(total.detach()) == pytest.approx(float(metrics["loss/policy"]) + kl, rel=1e-6)
 
 
