@@ -21,8 +21,8 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
 
     Args:
         levels: the id of a level, such as BabyAI-GoToLocal-v0, or of several, each drawn as often.
-        only: parts of missions, of which a mission has to have one; empty for any mission.
-        without: parts of missions, of which a mission may have none.
+        only: a part of missions, or several, of which a mission has to have one; empty for any mission.
+        without: a part of missions, or several, of which a mission may have none.
         render_mode: one of minigrid's.
 
     Raises:
@@ -34,8 +34,8 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
     def __init__(
         self,
         levels: str | Sequence[str] = "BabyAI-GoToLocal-v0",
-        only: Sequence[str] = (),
-        without: Sequence[str] = (),
+        only: str | Sequence[str] = (),
+        without: str | Sequence[str] = (),
         render_mode: str | None = None,
     ) -> None:
         EzPickle.__init__(self, levels, only, without, render_mode)
@@ -46,7 +46,9 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
                 f"lgym/BabyAI-v0 needs a package that this Python does not have ({error}). "
                 'Install it: pip install "lgym[minigrid]".'
             ) from error
-        ids = (levels,) if isinstance(levels, str) else tuple(levels)
+        ids, self.only, self.without = (
+            (given,) if isinstance(given, str) else tuple(given) for given in (levels, only, without)
+        )
         known = sorted(name for name in gymnasium.registry if name.startswith("BabyAI-"))
         unknown = [name for name in ids if name not in known]
         if unknown or not ids:
@@ -56,8 +58,6 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
         self._levels = [
             gymnasium.make(name, render_mode=render_mode, disable_env_checker=True).unwrapped for name in ids
         ]
-        self.only = tuple(only)
-        self.without = tuple(without)
         self.render_mode = render_mode
         self.level: Any = self._levels[0]  # that of the episode
         self.action_space = self.level.action_space

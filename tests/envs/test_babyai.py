@@ -24,6 +24,12 @@ def test_missions_are_held_out():
     assert all(any(part in mission for part in HELD_OUT) for mission in missions(only=HELD_OUT))
 
 
+def test_one_part_need_not_be_a_list():
+    """Catches a text that is read as a list of its letters, of which every mission has one."""
+    assert all("red ball" in mission for mission in missions(10, only="red ball"))
+    assert not any("ball" in mission for mission in missions(20, without="ball"))
+
+
 def test_an_episode_follows_from_its_seed():
     """Catches draws that go on from one reset to the next: a resumed run would play others."""
     levels = ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0"]
