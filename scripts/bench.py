@@ -48,8 +48,11 @@ from peers import PEERS, compare
 from peers import table as peer_table
 from roofline import Rates, Roofline, between
 
-SHAPES = ((8, 64), (16, 64), (32, 64), (64, 32), (8, 128))
-"""Rows and tokens that the roofline is looked for at."""
+SHAPES = {
+    "cpu": ((8, 64), (16, 64), (32, 64), (64, 32), (8, 128)),
+    "cuda": ((32, 128), (64, 128), (128, 128), (256, 64), (32, 512)),
+}
+"""Rows and tokens that the roofline of a device is looked for at."""
 
 
 @dataclass
@@ -246,8 +249,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = accelerator.strategy.root_device
     dtype = torch.bfloat16 if options.precision == "bf16-true" else torch.float32
     steps = tqdm(total=len(options.task) + 1, desc="roofline", file=sys.stderr)
-    machine = f"{platform.machine()} {device.type}"
-    bare = Roofline(options.model, dtype, device, shapes=SHAPES, repeat=options.repeat)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    machine = f"{platform.machine()} {name}"
+    bare = Roofline(
+        options.model, dtype, device, shapes=SHAPES.get(device.type, SHAPES["cpu"]), repeat=options.repeat
+    )
     precision = ", ".join(filter(None, (options.precision, options.quantization)))
     report = Report(machine, options.model, precision, torch.get_num_threads())
     config = LLMConfig(

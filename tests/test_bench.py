@@ -17,7 +17,7 @@ from roofline import Rates, between
 @pytest.mark.parametrize(("task", "quantization"), [("blackjack", "int8"), ("letters", None)])
 def test_accounts_add_up(tmp_path, model_folder, monkeypatch, capsys, task, quantization):
     """Distinct tokens can be no more than all tokens, phases no faster than the whole."""
-    monkeypatch.setattr(bench, "SHAPES", ((2, 8),))
+    monkeypatch.setattr(bench, "SHAPES", {"cpu": ((2, 8),)})
     monkeypatch.setitem(bench.TASKS["blackjack"], "num_envs", 8)
     monkeypatch.setitem(bench.TASKS["blackjack"], "episodes_per_rollout", 64)
     arguments = [

@@ -49,10 +49,10 @@ ASSUMED_LENGTH = 8.0
 MOST_STEPS = 512
 """Turns of one environment in a rollout: each step of all environments together takes a time of its own."""
 
-TOKENS_PER_SECOND = {"cpu": 1_000.0, "mps": 9_000.0, "cuda": 150_000.0}
+TOKENS_PER_SECOND = {"cpu": 1_000.0, "mps": 9_000.0, "cuda": 10_000.0}
 """Tokens that a model of 135M parameters with adapters in a third of its blocks learns from, forward and
 backward; of a CPU by core. Rough figures: they decide the size, and only a fixed figure makes a run's size
-repeat."""
+repeat. A GPU waits for the CPU to start its operations, as many for any model of so many blocks."""
 
 TEXT_RATE = 0.33
 """Share of that for a policy that writes text, which has adapters in all blocks."""

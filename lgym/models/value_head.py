@@ -71,12 +71,12 @@ class ValueHead(nn.Module):
         """Let the features' means and standard deviations follow a rollout's prompts, with the same f.
 
         Args:
-            hidden_states: [n, H] of distinct prompts; of one alone nothing is learned.
+            hidden_states: [n, H] of distinct prompts, on any device; of one alone nothing is learned.
         """
         if len(hidden_states) < 2:
             return
         share = 1.0 if int(self.updates) == 0 else FORGETTING
-        features = self.norm(hidden_states.to(self.feature_mean.dtype))
+        features = self.norm(hidden_states.to(self.feature_mean))
         std = features.std(0)
         median = std.median()
         std = std.clamp(min=SMALLEST_FEATURE_STD * float(median)) if median > 0 else torch.ones_like(std)

@@ -54,8 +54,9 @@ rows_in_common = RowsInCommon()
 def int8_product(rows: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     """[n, m] product of whole numbers, int8 [n, k] with scales [n, 1] and int8 [k, m], in fp32."""
     count = len(rows)
-    if rows.is_cuda and count < GPU_ROWS:
-        rows = F.pad(rows, (0, 0, 0, GPU_ROWS - count))
+    if rows.is_cuda:
+        weight = weight.T.contiguous().T  # cuBLAS takes no other layout
+        rows = F.pad(rows, (0, 0, 0, max(0, GPU_ROWS - count)))
     return torch._int_mm(rows, weight)[:count].float().mul_(scale)
 
 
