@@ -17,8 +17,6 @@ LONGEST_COMMAND = 198  # the characters that the games' interpreter reads
 # The characters that the interpreter can print, and a new line
 CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
 
-CANNOT = "You can't do that."
-
 _REPLY_END = re.compile(r"\n>|Would you like to RESTART")  # the interpreter's prompt and status line follow
 
 
@@ -35,11 +33,11 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         Inventory: You are carrying nothing.
         Reply: You close the safe.
 
-    An action is a command. One that is not among the `admissible_commands` of the info changes nothing and is
-    answered with a refusal: the interpreter would understand more (and save files), but TextWorld would then
-    lose track of the game. Winning pays 1 and ends the episode, losing ends it. The info also has `won`,
-    `lost`, `score`, `max_score`, `objective`, `game` (its file's name) and `policy_commands`, a shortest
-    known way to win from here, empty where there is none.
+    An action is a command. One that is not among the `admissible_commands` of the info changes nothing, and
+    the reply is *You can't COMMAND.*: the interpreter would understand more (and save files), but TextWorld
+    would then lose track of the game. Winning pays 1 and ends the episode, losing ends it. The info also has
+    `won`, `lost`, `score`, `max_score`, `objective`, `game` (its file's name) and `policy_commands`, a
+    shortest known way to win from here, empty where there is none.
 
     Args:
         rooms: of each game; a number, or [lowest, highest], of which each game has its own.
@@ -141,8 +139,9 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Give a command to the game."""
         admissible = {command.casefold(): command for command in self._state.admissible_commands}
-        command = admissible.get(" ".join(str(action).split()).casefold())
-        reply = CANNOT
+        given = " ".join(str(action).split())
+        command = admissible.get(given.casefold())
+        reply = f"You can't {given[:LONGEST_COMMAND]}."
         if command is not None:
             self._state, _, _ = self._play.step(command)
             reply = _REPLY_END.split(self._state.feedback)[0]

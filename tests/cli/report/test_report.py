@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from helpers.browser import browser, needs_browser
 from helpers.runs import QUICK, lgym
 from lgym.cli import main
 from lgym.cli.report import page
@@ -17,7 +17,6 @@ from lgym.cli.report.contents import differing_settings, episodes, finite, flatt
 from lgym.types import ConfigError
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=document.title='taken'>\x1b[31m</pre>"
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,7 @@ def test_a_text_cannot_end_the_data():
     assert data_of(html) == {"text": HOSTILE}
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs chromium or Chrome")
+@needs_browser
 def test_a_browser_shows_it(runs, tmp_path):
     """Without an error; texts of an environment are text, whatever is in them."""
     run = tmp_path / "runs" / "version_0"
@@ -124,18 +123,11 @@ def test_a_browser_shows_it(runs, tmp_path):
         episode["system_prompt"] = HOSTILE
     (run / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     main(["report", str(run), "--out", str(tmp_path / "report.html")])
-    assert BROWSER is not None
-    done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom",
-         f"file://{tmp_path / 'report.html'}"],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in done.stderr
-    dom = done.stdout
-    assert "<title>Echo-v0: lgym report</title>" in dom
-    assert dom.count("<svg") >= 5
-    assert "&lt;script&gt;document.title='taken'&lt;/script&gt;" in dom
-    assert "<img src=x" not in dom.split('id="data"')[0]
-    assert "Mean return" in dom
+    with browser(tmp_path / "profile") as driver:
+        driver.get(f"file://{tmp_path / 'report.html'}")
+        assert driver.title == "Echo-v0: lgym report"
+        assert len(driver.find_elements("css selector", "svg")) >= 5
+        assert not driver.find_elements("css selector", "img[src=x]")
+        shown = driver.execute_script("return document.body.textContent")
+        assert HOSTILE.replace("\x1b[31m</pre>", "") in shown
+        assert "Mean return" in shown
