@@ -46,6 +46,13 @@ BY_GRAPH = {
     "data__replay": REPLAY["data__replay"].replace("ReplayBuffer", "GraphReplayBuffer"),
 }
 SAC = {**REPLAY, "model": "lgym.modules.SAC"}
+IMITATING = {
+    "model__init_args__policy": "lgym.policies.GenerationPolicy",
+    "model__init_args__policy__init_args__max_new_tokens": 4,
+    "model__init_args__sft__rollouts": 2,
+    "data__agent": "helpers.echo.ForgivingEchoAgent",
+    "data__demonstrations": '[{"class_path": "lgym.data.EveryAction"}]',
+}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -64,6 +71,8 @@ SCHEDULE = {
         pytest.param(BY_ERRORS, 2, id="prioritized-replay-and-action-head-2"),
         pytest.param(BY_GRAPH, 2, id="graph-replay-2"),
         pytest.param(SAC, 2, id="sac-2"),
+        pytest.param(IMITATING, 1, id="imitating-1"),
+        pytest.param(IMITATING, 2, id="imitating-2"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
         pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),
@@ -77,6 +86,21 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, option
     lgym("fit", parts, model_folder, trainer__max_epochs=4, ckpt_path="last", **options)
     assert_same_run(whole, parts)
     assert not (parts / "version_1").exists(), "a resumed run goes on in its own folder"
+
+
+def test_imitation_has_a_rate_of_its_own(tmp_path, model_folder):
+    """Four times the rate of what comes behind it, unless a rate is given; warm-up and fall go on."""
+    schedule = [1 / 3, 2 / 3, 1.0, 0.55]
+    for name, settings, rates in (
+        ("default", {}, (8e-4, 2e-4)),
+        ("scaled", {"model__init_args__sft__lr_scale": 2}, (4e-4, 2e-4)),
+        ("given", {"model__init_args__optimizer": "torch.optim.AdamW"}, (1e-3, 1e-3)),
+    ):
+        lgym("fit", tmp_path / name, model_folder, **IMITATING, trainer__max_epochs=4, **settings)
+        got = list(scalars(tmp_path / name)["optim/lr"].values())
+        assert got == pytest.approx(
+            [rate * share for rate, share in zip(2 * rates[:1] + 2 * rates[1:], schedule, strict=True)]
+        )
 
 
 def test_a_finished_run_plays_nothing_more(tmp_path, model_folder, monkeypatch, capsys):

@@ -39,8 +39,8 @@ class ActorCritic(PolicyLearner):
         super().__init__(**kwargs)
         self.given_discounts = {"gamma": gamma, "gae_lambda": gae_lambda}
         require_discounts(**self.given_discounts)
-        self.critic = critic
-        self.policy.detach_value = critic.detach_value
+        self.critic = critic.filled(generates_text=self.policy.generates_text)
+        self.policy.detach_value = bool(self.critic.detach_value)
         self.whiten_advantages = whiten_advantages
 
     @property

@@ -73,7 +73,7 @@ class LLMLearner(OptimizedModule, ABC):
         self.llm_config = llm
         self.policy = policy or GenerationPolicy()
         self.sft = sft
-        self.critic = CriticConfig()
+        self.critic = CriticConfig().filled(generates_text=self.policy.generates_text)
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.rollout_metrics: dict[str, float] = {}  # of the rollout at hand, over all processes
 
@@ -142,6 +142,15 @@ class LLMLearner(OptimizedModule, ABC):
         return self.sft.coef > 0 or self.sft_rollouts > 0
 
     @property
+    def rollout_lr_scale(self) -> float:
+        return self.sft_lr_scale if self.current_epoch < self.sft_rollouts else 1.0
+
+    @property
+    def sft_lr_scale(self) -> float:
+        """The learning rate of rollouts that train on demonstrations alone, as a multiple of the others'."""
+        return 1.0 if self.sft.lr_scale is None else self.sft.lr_scale
+
+    @property
     def sft_rollouts(self) -> int:
         if self.sft.rollouts is not None:
             return self.sft.rollouts
@@ -198,7 +207,9 @@ class LLMLearner(OptimizedModule, ABC):
             head.update_features(states)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        return parameter_groups(self.policy.llm, self.make_optimizer, self.critic.value_lr_scale)
+        scale = self.critic.value_lr_scale
+        assert scale is not None  # since it is filled
+        return parameter_groups(self.policy.llm, self.make_optimizer, scale)
 
     def sft_loss(self, batch: ResponseBatch) -> Tensor:
         """The mean negative log-likelihood per token of demonstrated turns."""

@@ -1,6 +1,6 @@
 """The settings that algorithms have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lgym.modules.config_checks import (
@@ -100,10 +100,10 @@ class CriticConfig:
     """Distance that a value may move from the one at rollout time, in standard deviations of returns, before
     its loss is cut off; null does not clip."""
 
-    value_lr_scale: float = 5.0
+    value_lr_scale: float | None = None
     """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while
     the adapters start from a model that can read, and until it is right, advantages are returns with
-    noise."""
+    noise. Null is 5, or 20 with a policy that writes text, whose adapters learn in smaller steps."""
 
     value_warmup: int = 0
     """Rollouts at the start, behind those of `sft.rollouts`, that train the value alone, while a divergence
@@ -111,13 +111,24 @@ class CriticConfig:
     they learn to act; otherwise the first updates teach what is good on average, everywhere (value
     pretraining: Yuan et al. 2025, VC-PPO, arXiv:2503.01491)."""
 
-    detach_value: bool = False
-    """Keep the value loss's gradient out of the language model, so that only the head learns from it."""
+    detach_value: bool | None = None
+    """Keep the value loss's gradient out of the language model, so that only the head learns from it. Null
+    does so with a policy that writes text: among as many tokens as a vocabulary has, what the value changes
+    in passing is soon what demonstrations had taught."""
 
     def __post_init__(self) -> None:
         require_weights(value_coef=self.value_coef)
         require_positive(value_clip=self.value_clip, value_lr_scale=self.value_lr_scale)
         require_counts(value_warmup=self.value_warmup)
+
+    def filled(self, *, generates_text: bool) -> "CriticConfig":
+        """The same with numbers in place of nulls, for a policy that writes text or one that does not."""
+        scale = 20.0 if generates_text else 5.0
+        return replace(
+            self,
+            value_lr_scale=scale if self.value_lr_scale is None else self.value_lr_scale,
+            detach_value=generates_text if self.detach_value is None else self.detach_value,
+        )
 
 
 @dataclass(frozen=True)
@@ -132,8 +143,13 @@ class SFTConfig:
     """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs`
     passes over the demonstrations. Null is 1 where there are demonstrations without a weight, else none."""
 
+    lr_scale: float | None = None
+    """The learning rate of these rollouts, as a multiple of the optimizer's: imitation bears larger steps
+    than what comes behind it. Null is 1, or 4 with PPO's default optimizer for policies that write text."""
+
     def __post_init__(self) -> None:
         require_weights(coef=self.coef)
+        require_positive(lr_scale=self.lr_scale)
         require_counts(rollouts=self.rollouts or 0)
 
 

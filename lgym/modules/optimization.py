@@ -66,16 +66,19 @@ class OptimizedModule(EvaluatedModule, ABC):
         """Set the learning rates to so many times the configured ones, at the same point of the schedule; a
         resumed optimizer brings its old ones along."""
         self.lr_factor = factor
-        scale_rates(self.trainer, self.configured_rates, factor)
+        scale_rates(self.trainer, self.configured_rates, factor * self.rollout_lr_scale)
+
+    @property
+    def rollout_lr_scale(self) -> float:
+        """A further factor of the learning rates, in the rollout at hand."""
+        return 1.0
 
     def on_fit_start(self) -> None:
         self._seconds_before = seconds_by_phase()
 
-    def on_train_start(self) -> None:
-        self.scale_learning_rates(self.lr_factor)
-
     def on_train_epoch_start(self) -> None:
         self.rollout_failed = False
+        self.scale_learning_rates(self.lr_factor)
         self.learning_rate = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         self.steps_taken = 0
         self.steps_braked = 0

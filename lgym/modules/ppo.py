@@ -24,8 +24,14 @@ PPO_CRITIC = CriticConfig(value_warmup=1)
 
 
 def ppo_optimizer(parameters: Iterable[Any]) -> Optimizer:
-    """The optimizer where none is configured."""
+    """The optimizer where none is configured, of policies that choose between candidates."""
     return torch.optim.AdamW(parameters, lr=8e-4, weight_decay=0.0)
+
+
+def text_optimizer(parameters: Iterable[Any]) -> Optimizer:
+    """The optimizer where none is configured, of policies that write text: at the rate above a few rollouts
+    undo what demonstrations have taught."""
+    return torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.0)
 
 
 def ppo_schedule(optimizer: Optimizer) -> LRScheduler:
@@ -51,7 +57,7 @@ class PPO(ActorCritic):
         loss: LossConfig = PPO_LOSS,
         critic: CriticConfig = PPO_CRITIC,
         advantage_level: AdvantageLevel = "turn",
-        optimizer: OptimizerCallable = ppo_optimizer,
+        optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = ppo_schedule,
         **kwargs: Any,
     ) -> None:
@@ -64,22 +70,30 @@ class PPO(ActorCritic):
             advantage_level: the steps of GAE: turns, whose tokens all have the turn's advantage; or the
                 tokens that the policy chose, from turn to turn past all others: then the discount still
                 counts turns, and `gae_lambda` tokens.
-            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 8e-4.
+            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, or 2e-4 where
+                the policy writes text.
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
                 default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
                 is none.
             **kwargs: of every algorithm with a critic: llm, sft, gamma, gae_lambda, whiten_advantages.
         """
+        policy = policy or CandidatePolicy()
+        default_optimizer = text_optimizer if policy.generates_text else ppo_optimizer
         super().__init__(
-            policy=policy or CandidatePolicy(),
+            policy=policy,
             loss=loss,
             critic=critic,
-            optimizer=optimizer,
+            optimizer=optimizer or default_optimizer,
             lr_scheduler=lr_scheduler,
             **kwargs,
         )
         require_one_of("advantage_level", advantage_level, AdvantageLevel)
         self.advantage_level = advantage_level
+
+    @property
+    def sft_lr_scale(self) -> float:
+        open_rates = self.make_optimizer is text_optimizer and self.sft.lr_scale is None
+        return 4.0 if open_rates else super().sft_lr_scale
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         if self.advantage_level == "turn":

@@ -4,10 +4,12 @@ setting."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
+from helpers import tiny
 from helpers.rollouts import (
     CANDIDATE_PROMPTS,
     candidate_learner,
@@ -18,7 +20,8 @@ from helpers.rollouts import (
 )
 from lgym.functional import categorical_kl, value_loss
 from lgym.models import LLMConfig
-from lgym.modules import PPO, LossConfig
+from lgym.modules import PPO, CriticConfig, LossConfig
+from lgym.policies import CandidatePolicy, GenerationPolicy
 
 
 def prepared(module):
@@ -210,6 +213,27 @@ def test_a_detached_value_warms_up_without_the_language_model():
     gradients = gradients_of(module, prepared(module))
     assert not any("lora" in name and gradient.any() for name, gradient in gradients.items())
     assert module.policy.llm.value_head.output.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "rates", "detached"),
+    [(CandidatePolicy, (8e-4, 4e-3), False), (GenerationPolicy, (2e-4, 4e-3), True)],
+)
+def test_a_policy_that_writes_text_learns_in_smaller_steps(policy, rates, detached):
+    """Catches the rate of choices for text, and a value that learns as slowly; given settings win."""
+    module = PPO(policy=policy(), lr_scheduler=None)
+    module.policy.bind(tiny.llm())
+    body, head = module.configure_optimizers().param_groups
+    assert (body["lr"], head["lr"]) == pytest.approx(rates)
+    assert module.policy.detach_value is detached
+    critic = CriticConfig(value_lr_scale=2.0, detach_value=not detached)
+    module = PPO(
+        policy=policy(), critic=critic, optimizer=partial(torch.optim.SGD, lr=0.1), lr_scheduler=None
+    )
+    module.policy.bind(tiny.llm())
+    body, head = module.configure_optimizers().param_groups
+    assert (body["lr"], head["lr"]) == pytest.approx((0.1, 0.2))
+    assert module.policy.detach_value is not detached
 
 
 def test_the_value_head_has_a_learning_rate_of_its_own():
