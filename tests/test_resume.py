@@ -89,11 +89,11 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, model_folder, option
 
 
 def test_imitation_has_a_rate_of_its_own(tmp_path, model_folder):
-    """Four times the rate of what comes behind it, unless a rate is given; warm-up and fall go on."""
+    """Eight times the rate of what comes behind it, unless a rate is given; warm-up and fall go on."""
     schedule = [1 / 3, 2 / 3, 1.0, 0.55]
     for name, settings, rates in (
-        ("default", {}, (8e-4, 2e-4)),
-        ("scaled", {"model__init_args__sft__lr_scale": 2}, (4e-4, 2e-4)),
+        ("default", {}, (8e-4, 1e-4)),
+        ("scaled", {"model__init_args__sft__lr_scale": 2}, (2e-4, 1e-4)),
         ("given", {"model__init_args__optimizer": "torch.optim.AdamW"}, (1e-3, 1e-3)),
     ):
         lgym("fit", tmp_path / name, model_folder, **IMITATING, trainer__max_epochs=4, **settings)

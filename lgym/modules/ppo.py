@@ -31,7 +31,7 @@ def ppo_optimizer(parameters: Iterable[Any]) -> Optimizer:
 def text_optimizer(parameters: Iterable[Any]) -> Optimizer:
     """The optimizer where none is configured, of policies that write text: at the rate above a few rollouts
     undo what demonstrations have taught."""
-    return torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.0)
+    return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.0)
 
 
 def ppo_schedule(optimizer: Optimizer) -> LRScheduler:
@@ -70,7 +70,7 @@ class PPO(ActorCritic):
             advantage_level: the steps of GAE: turns, whose tokens all have the turn's advantage; or the
                 tokens that the policy chose, from turn to turn past all others: then the discount still
                 counts turns, and `gae_lambda` tokens.
-            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, or 2e-4 where
+            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, or 1e-4 where
                 the policy writes text.
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
                 default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
@@ -93,7 +93,7 @@ class PPO(ActorCritic):
     @property
     def sft_lr_scale(self) -> float:
         open_rates = self.make_optimizer is text_optimizer and self.sft.lr_scale is None
-        return 4.0 if open_rates else super().sft_lr_scale
+        return 8.0 if open_rates else super().sft_lr_scale
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         if self.advantage_level == "turn":

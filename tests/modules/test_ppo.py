@@ -217,7 +217,7 @@ def test_a_detached_value_warms_up_without_the_language_model():
 
 @pytest.mark.parametrize(
     ("policy", "rates", "detached"),
-    [(CandidatePolicy, (8e-4, 4e-3), False), (GenerationPolicy, (2e-4, 4e-3), True)],
+    [(CandidatePolicy, (8e-4, 4e-3), False), (GenerationPolicy, (1e-4, 4e-3), True)],
 )
 def test_a_policy_that_writes_text_learns_in_smaller_steps(policy, rates, detached):
     """Catches the rate of choices for text, and a value that learns as slowly; given settings win."""

@@ -83,7 +83,7 @@ def test_while_the_value_warms_up_the_policy_is_held():
     """The loss is then the divergence from the behavior policy and the value's error, whatever the advantages
     are; after it, `old_kl_coef` is that divergence's weight."""
     settings = {"value_coef": 3.0, "entropy_coef": 0.5, "loss_aggregation": "token_mean"}
-    module = text_learner(PPO, value_warmup=2, **settings)
+    module = text_learner(PPO, value_warmup=2, detach_value=False, **settings)
     batch, _ = module.prepare(text_rollout())
     total, metrics = module.loss(batch)
     held = k2_of(module, batch) + 3.0 * float(metrics["loss/value"])
