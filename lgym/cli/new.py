@@ -118,6 +118,9 @@ def proposed(
         critic = {key: getattr(module, key) for key in ("gamma", "gae_lambda")}
         critic |= {choice.name: choice.value for choice in choices if choice.place == "model"}
         critic["critic"] = {key: getattr(module.critic, key) for key in ("value_coef", "value_warmup")}
+        if module.policy.generates_text:  # these are other ones beside an optimizer that is given
+            critic["critic"]["value_lr_scale"] = module.value_lr_scale
+            critic["sft"] = {"lr_scale": module.sft_lr_scale}
     return {
         "seed_everything": data.seed,
         "trainer": {

@@ -191,7 +191,7 @@ def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig
     values = _renamed(keywords, LEARNING)
     rate = keywords.get("learning_rate", LEARNING_RATE)
     values["optimizer"] = partial(torch.optim.AdamW, lr=rate, weight_decay=0.0)
-    critic = CriticConfig(**{"value_lr_scale": 5.0, "detach_value": False} | _renamed(keywords, CRITIC))
+    critic = CriticConfig(**{"detach_value": False} | _renamed(keywords, CRITIC))
     # without a schedule: the number of updates is not known
     return PPO(llm=llm, policy=policy, loss=LossConfig(**loss), critic=critic, lr_scheduler=None, **values)
 

@@ -1,6 +1,7 @@
 """The base class of algorithms with a critic."""
 
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 from lgym.modules.advantages import Advantages, Timeline, gae_advantages, turn_timeline
@@ -39,8 +40,9 @@ class ActorCritic(PolicyLearner):
         super().__init__(**kwargs)
         self.given_discounts = {"gamma": gamma, "gae_lambda": gae_lambda}
         require_discounts(**self.given_discounts)
-        self.critic = critic.filled(generates_text=self.policy.generates_text)
-        self.policy.detach_value = bool(self.critic.detach_value)
+        detach = self.policy.generates_text if critic.detach_value is None else critic.detach_value
+        self.critic = replace(critic, detach_value=detach)
+        self.policy.detach_value = detach
         self.whiten_advantages = whiten_advantages
 
     @property

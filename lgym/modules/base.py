@@ -73,7 +73,7 @@ class LLMLearner(OptimizedModule, ABC):
         self.llm_config = llm
         self.policy = policy or GenerationPolicy()
         self.sft = sft
-        self.critic = CriticConfig().filled(generates_text=self.policy.generates_text)
+        self.critic = CriticConfig()
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
         self.rollout_metrics: dict[str, float] = {}  # of the rollout at hand, over all processes
 
@@ -151,6 +151,11 @@ class LLMLearner(OptimizedModule, ABC):
         return 1.0 if self.sft.lr_scale is None else self.sft.lr_scale
 
     @property
+    def value_lr_scale(self) -> float:
+        """The learning rate of heads, as a multiple of the optimizer's."""
+        return 5.0 if self.critic.value_lr_scale is None else self.critic.value_lr_scale
+
+    @property
     def sft_rollouts(self) -> int:
         if self.sft.rollouts is not None:
             return self.sft.rollouts
@@ -207,9 +212,7 @@ class LLMLearner(OptimizedModule, ABC):
             head.update_features(states)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        scale = self.critic.value_lr_scale
-        assert scale is not None  # since it is filled
-        return parameter_groups(self.policy.llm, self.make_optimizer, scale)
+        return parameter_groups(self.policy.llm, self.make_optimizer, self.value_lr_scale)
 
     def sft_loss(self, batch: ResponseBatch) -> Tensor:
         """The mean negative log-likelihood per token of demonstrated turns."""

@@ -1,6 +1,6 @@
 """The settings that algorithms have in common."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from lgym.modules.config_checks import (
@@ -103,7 +103,7 @@ class CriticConfig:
     value_lr_scale: float | None = None
     """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while
     the adapters start from a model that can read, and until it is right, advantages are returns with
-    noise. Null is 5, or 40 with a policy that writes text, whose adapters learn in smaller steps."""
+    noise. Null is 5, or 40 with PPO's default optimizer for policies that write text."""
 
     value_warmup: int = 0
     """Rollouts at the start, behind those of `sft.rollouts`, that train the value alone, while a divergence
@@ -120,15 +120,6 @@ class CriticConfig:
         require_weights(value_coef=self.value_coef)
         require_positive(value_clip=self.value_clip, value_lr_scale=self.value_lr_scale)
         require_counts(value_warmup=self.value_warmup)
-
-    def filled(self, *, generates_text: bool) -> "CriticConfig":
-        """The same with numbers in place of nulls, for a policy that writes text or one that does not."""
-        scale = 40.0 if generates_text else 5.0
-        return replace(
-            self,
-            value_lr_scale=scale if self.value_lr_scale is None else self.value_lr_scale,
-            detach_value=generates_text if self.detach_value is None else self.detach_value,
-        )
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,13 @@ class PPO(ActorCritic):
 
     @property
     def sft_lr_scale(self) -> float:
-        open_rates = self.make_optimizer is text_optimizer and self.sft.lr_scale is None
-        return 8.0 if open_rates else super().sft_lr_scale
+        is_open = self.make_optimizer is text_optimizer and self.sft.lr_scale is None
+        return 8.0 if is_open else super().sft_lr_scale
+
+    @property
+    def value_lr_scale(self) -> float:
+        is_open = self.make_optimizer is text_optimizer and self.critic.value_lr_scale is None
+        return 40.0 if is_open else super().value_lr_scale
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         if self.advantage_level == "turn":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,9 @@ def settings(monkeypatch):
             seen["resolution"] = getattr(data.agent.observation_settings, "resolution", None)
             seen["data.exploration_bonus"] = data.exploration_bonus and vars(data.exploration_bonus)
             seen["data.demonstrations"] = [vars(each) for each in data.demonstrations or ()]
-            names = ("gamma", "gae_lambda", "critic", "loss_config")
+            names = ("gamma", "gae_lambda", "loss_config", "sft_lr_scale")
             seen.update({name: getattr(model, name, None) for name in names})
+            seen["critic"] = replace(model.critic, value_lr_scale=model.value_lr_scale)
             seen["class"], seen["llm"] = type(model), model.llm_config
             seen["optimizer"] = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
             seen["schedule"] = rates and [rates.lr_lambdas[0](rollout) for rollout in range(120)]
@@ -70,22 +72,24 @@ def settings(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("env", "algorithm"),
+    ("env", "algorithm", "policy"),
     [
-        ("CliffWalking-v1", "PPO"),
-        ("MountainCar-v0", "PPO"),
-        ("Robot-v0", "PPO"),
-        ("Blackjack-v1", "GRPO"),
-        ("Blackjack-v1", "A2C"),
+        ("CliffWalking-v1", "PPO", "Candidate"),
+        ("MountainCar-v0", "PPO", "Candidate"),
+        ("Robot-v0", "PPO", "Candidate"),
+        ("Blackjack-v1", "PPO", "Generation"),
+        ("Blackjack-v1", "GRPO", "Generation"),
+        ("Blackjack-v1", "A2C", "Generation"),
     ],
 )
-def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, monkeypatch, env, algorithm):
+def test_the_yaml_trains_as_fit_alone_would(settings, model_folder, monkeypatch, env, algorithm, policy):
     """Catches a number that is written otherwise than it is meant, or one that is left out and falls to
     another default."""
     monkeypatch.setattr("lgym.data.random_play.RandomPlay.turn_seconds", 1e-4)  # else that of this moment
     model = f"--model.init_args.llm.model={model_folder}"
     more = ["--data.target_rollout_seconds=1"] if env == "Robot-v0" else []
     module = f"--model=lgym.modules.{algorithm}"
+    more.append(f"--model.init_args.policy=lgym.policies.{policy}Policy")
     main(["new", env, "--trainer.accelerator=cpu", module, model, *more])
     (path,) = Path().glob("*.yaml")
     alone = settings(module, model, f"--data.env={env}", *more)
