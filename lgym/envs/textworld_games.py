@@ -53,7 +53,11 @@ class Games:
                     disable=multiprocessing.parent_process()
                     is not None,  # workers would write over each other
                 )
-            _compile(self._games[path](), path)
+            try:
+                _compile(self._games[path](), path)
+            except BaseException:
+                self.close()  # else it stays among the bars of the process
+                raise
             self._bar.update()
             if all(path.exists() for path in self.paths):
                 self.close()
