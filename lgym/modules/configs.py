@@ -113,8 +113,7 @@ class CriticConfig:
 
     detach_value: bool | None = None
     """Keep the value loss's gradient out of the language model, so that only the head learns from it. Null
-    does so with a policy that writes text: among as many tokens as a vocabulary has, what the value changes
-    in passing is soon what demonstrations had taught."""
+    does so with a policy that writes text, where that gradient undid what demonstrations had taught."""
 
     def __post_init__(self) -> None:
         require_weights(value_coef=self.value_coef)
