@@ -41,6 +41,14 @@ class GuessAmongLeft:
         return str(self._rng.integers(lowest, highest + 1))
 
 
+class Bisection:
+    """The best guesses of `lgym/GuessNumber-v0`: the middle of what the hints leave open."""
+
+    def act(self, observation: Sequence[int], info: Mapping[str, Any]) -> str:
+        lowest, highest = (int(part) for part in observation[:2])
+        return str((lowest + highest) // 2)
+
+
 class BasicStrategy:
     """The optimal play of `Blackjack-v1` with its default rules."""
 

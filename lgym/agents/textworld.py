@@ -69,8 +69,10 @@ class TextWorldAgent(TextAgent):
         name = _ROOM.search(place)
         reply = lines.get("Reply", "") if self.replies else ""
         room = f"You are in the {name[1].lower()}." if name else ""
+        done = lines.get("Done", "")
         shown = (
             f"Goal: {steps(lines.get('Goal', ''))}.",
+            f"Done: {done}" if done else "",
             _ROOM.sub("", place, count=1) if self.describe else room,
             lines.get("Inventory", "").replace("carrying:", "carrying"),
             "" if _ROOM.match(reply) else reply,

@@ -43,7 +43,7 @@ class InFlight:
 @dataclass(eq=False)
 class RolloutDataset(IterableDataset):
     """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches;
-    while only demonstrations are learned, K passes over these.
+    while imitation is all that is learned, K passes over the turns to imitate.
 
     It has no length, since the number of distinct prompts is known only when it has been played.
     """
@@ -69,21 +69,21 @@ class RolloutDataset(IterableDataset):
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
             return  # Lightning asks for a first batch even where a run that is resumed has come to its end
         sampler = self.sft_sampler
-        warming_up = (
+        imitating = (
             sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
         )
+        collecting = sampler is not None and sampler.self_imitation is not None
+        fewest = warm_up_episodes(self.settings) if imitating and not collecting else None
         enough = False
         while not enough:
-            rollout = self.play_rollout(warm_up_episodes(self.settings) if warming_up else None)
+            rollout = self.play_rollout(fewest)
             if sampler is not None:
                 sampler.add_rollout(rollout)
             with phase("preparing"):
                 batch, metrics = self.learner.prepare(rollout)
             enough = self.play.keep(batch)
         self.rollouts += 1
-        batches = (
-            self._demonstrations(batch) if warming_up else self._with_demonstrations(self._minibatches(batch))
-        )
+        batches = self._imitation(batch) if imitating else self._with_demonstrations(self._minibatches(batch))
         first = next(batches)
         yield InFlight(replace(first, metrics=metrics, token_traces=batch.token_traces))
         yield from map(InFlight, batches)
@@ -108,8 +108,8 @@ class RolloutDataset(IterableDataset):
             turns = None if self.sft_sampler is None else self.sft_sampler.sample(self.play.rngs["order"])
             yield replace(minibatch, supervised=turns)
 
-    def _demonstrations(self, batch: Any) -> Iterator[Any]:
-        """Passes over the demonstrations; their carrier is a minibatch that has no loss."""
+    def _imitation(self, batch: Any) -> Iterator[Any]:
+        """Passes over the turns to imitate; their carrier is a minibatch that has no loss."""
         assert self.sft_sampler is not None
         carrier = batch
         if self.play.replay is None:

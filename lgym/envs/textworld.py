@@ -33,6 +33,8 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         Inventory: You are carrying nothing.
         Reply: You close the safe.
 
+    With `show_done` a line *Done: move east, open the safe.* follows the goal once a command was taken.
+
     An action is a command. One that is not among the `admissible_commands` of the info changes nothing, and
     the reply is *You can't COMMAND.*: the interpreter would understand more (and save files), but TextWorld
     would then lose track of the game. Winning pays 1 and ends the episode, losing ends it. The info also has
@@ -53,6 +55,8 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
             or patterns.
         intermediate_rewards: also reward every command that brings the win nearer by the fraction of the way
             that it goes, and charge it for one that leads away. A win then comes to 2 in all.
+        show_done: also list the commands that the game has taken so far. Without them nothing tells which
+            steps of the goal are done, as soon as a command is refused.
         render_mode: `ansi` to let `render` return the last observation; null for nothing.
 
     Raises:
@@ -74,6 +78,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         files: str | Sequence[str] | None = None,
         intermediate_rewards: bool = False,
         render_mode: str | None = None,
+        show_done: bool = False,
     ) -> None:
         EzPickle.__init__(
             self,
@@ -86,6 +91,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
             files,
             intermediate_rewards,
             render_mode,
+            show_done,
         )
         try:
             import textworld  # noqa: F401
@@ -98,6 +104,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
             ) from error
         self.render_mode = render_mode
         self.intermediate_rewards = intermediate_rewards
+        self.show_done = show_done
         *amounts, breadth = (
             x if isinstance(x, int) else tuple(x) for x in (rooms, objects, quest_length, quest_breadth)
         )
@@ -133,6 +140,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         self._state = self._play.reset()
         self._length = len(self._state.policy_commands)  # commands to win at the start
         self._left = self._length  # and now
+        self._done: list[str] = []  # the commands that were taken
         self._observation = self._observe(None)
         return self._observation, self._info()
 
@@ -145,6 +153,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         if command is not None:
             self._state, _, _ = self._play.step(command)
             reply = _REPLY_END.split(self._state.feedback)[0]
+            self._done.append(command)
         self._observation = self._observe(reply)
         won, lost = bool(self._state.won), bool(self._state.lost)
         return self._observation, float(won) + self._progress(won), won or lost, False, self._info()
@@ -170,6 +179,7 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
     def _observe(self, reply: str | None) -> str:
         lines = {
             "Goal": self._state.objective,
+            "Done": f"{', '.join(self._done)}." if self._done and self.show_done else "",
             "Place": self._state.description,
             "Inventory": self._state.inventory,
             "Reply": reply,

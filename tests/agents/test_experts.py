@@ -11,6 +11,7 @@ from lgym.agents.experts import (
     BabyAIBot,
     BalancePole,
     BasicStrategy,
+    Bisection,
     DealersRule,
     GuessAmongLeft,
     Uniform,
@@ -21,8 +22,8 @@ from lgym.envs import blackjack, make_env
 from lgym.envs.guess_number import reference_returns
 
 
-def play(env_id, expert, seed):
-    env = gymnasium.make(env_id, disable_env_checker=True)
+def play(env_id, expert, seed, **env_kwargs):
+    env = gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
     observation, info = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
@@ -71,6 +72,13 @@ def test_random_guesses_find_a_number_as_often_as_they_should():
     expert = GuessAmongLeft()
     found = np.mean([play("lgym/GuessNumber-v0", expert, seed) for seed in range(500)])
     assert found == pytest.approx(reference_returns(1025, 10)["random"], abs=0.07)  # 3.3 standard errors
+
+
+def test_bisection_finds_nearly_every_number():
+    """All but two of 1,025, which would take an eleventh guess."""
+    found = [play("lgym/GuessNumber-v0", Bisection(), seed) for seed in range(200)]
+    assert np.mean(found) >= 0.98
+    assert play("lgym/GuessNumber-v0", Bisection(), 0, lowest=-8, highest=-2, guesses=3) == 1.0
 
 
 def test_the_dealers_rule_hits_below_17():

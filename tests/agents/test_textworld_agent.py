@@ -80,6 +80,13 @@ def test_the_reply_to_a_command_is_shown_unless_it_is_a_room(reply, shown):
     assert TextWorldAgent(replies=True).format_observation(observation).split("\n") == before + shown
 
 
+def test_what_is_done_follows_the_goal():
+    goal, *rest = OBSERVATION.splitlines()
+    shown = TextWorldAgent().format_observation("\n".join([goal, "Done: go south, take key.", *rest]))
+    without = TextWorldAgent().format_observation(OBSERVATION).split("\n")
+    assert shown.split("\n") == [without[0], "Done: go south, take key.", *without[1:]]
+
+
 def test_candidates_are_sorted_and_without_those_that_only_look():
     assert TextWorldAgent().candidates(OBSERVATION, INFO) == ["drop sock", "go south", "take key"]
     every = TextWorldAgent(idle_commands=True).candidates(OBSERVATION, INFO)

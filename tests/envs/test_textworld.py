@@ -134,6 +134,21 @@ def test_other_text_than_commands_changes_nothing(env, command, monkeypatch, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_done_is_listed_without_what_was_refused():
+    env = make_env("lgym/TextWorld-v0", SMALL | {"show_done": True})
+    for _ in range(2):  # an episode begins anew
+        observation, info = env.reset(seed=0)
+        assert "Done" not in parts(observation)
+        taken = []
+        while not info["won"]:
+            command = info["policy_commands"][0]
+            assert parts(env.step("sing")[0]).get("Done", ".") == f"{', '.join(taken)}."
+            taken.append(command)
+            observation, _, _, _, info = env.step(command.upper())
+            assert parts(observation)["Done"] == f"{', '.join(taken)}."
+    env.close()
+
+
 def test_case_and_space_of_a_command_do_not_matter(env):
     _, info = env.reset(seed=0)
     command = info["policy_commands"][0]

@@ -14,11 +14,13 @@ class FinishedEpisode(NamedTuple):
         episode_return: the undiscounted sum of its rewards.
         reset_seed: the seed that the environment was reset with.
         turns: its turns, the oldest first.
+        rewards: of the turns.
     """
 
     episode_return: float
     reset_seed: int
     turns: tuple[Demonstration, ...]
+    rewards: tuple[float, ...] = ()
 
 
 class BestEpisodeBuffer:
@@ -37,10 +39,16 @@ class BestEpisodeBuffer:
         capacity: the maximum number of episodes; the worst leave first, of equal ones the oldest.
         min_return: the return that an episode must have to be kept; null asks that it is not the rollout's
             worst.
+        rewarded_turns: keep of these episodes the turns alone whose own reward is above 0. Good episodes have
+            bad turns too; where each good turn is paid, what is left is good.
     """
 
     def __init__(
-        self, top_fraction: float = 0.1, capacity: int = 1000, min_return: float | None = None
+        self,
+        top_fraction: float = 0.1,
+        capacity: int = 1000,
+        min_return: float | None = None,
+        rewarded_turns: bool = False,
     ) -> None:
         if not 0 < top_fraction <= 1:
             raise ConfigError(f"top_fraction is {top_fraction}; it must be above 0 and at most 1.")
@@ -49,22 +57,23 @@ class BestEpisodeBuffer:
         self.top_fraction = top_fraction
         self.capacity = capacity
         self.min_return = min_return
+        self.rewarded_turns = rewarded_turns
         self._episodes: dict[tuple[Demonstration, ...], FinishedEpisode] = {}  # the oldest first
 
     def __len__(self) -> int:
         return len(self._episodes)
 
-    def add(self, episodes: Iterable[tuple[float, int, tuple[Demonstration, ...]]]) -> None:
+    def add(self, episodes: Iterable[tuple[Any, ...]]) -> None:
         """Add the best of a rollout's `FinishedEpisode`s.
 
         One that was kept before counts as new, with the better of its returns.
         """
-        for episode in self._best(
-            [FinishedEpisode(float(value), int(seed), turns) for value, seed, turns in episodes]
-        ):
-            known = self._episodes.pop(episode.turns, episode)
-            best_return = max(episode.episode_return, known.episode_return)
-            self._episodes[episode.turns] = episode._replace(episode_return=best_return)
+        for episode in self._best([FinishedEpisode(*episode) for episode in episodes]):
+            turns = self._kept_turns(episode)
+            if turns:
+                known = self._episodes.pop(turns, episode)
+                best_return = max(episode.episode_return, known.episode_return)
+                self._episodes[turns] = FinishedEpisode(best_return, episode.reset_seed, turns)
         excess = max(0, len(self._episodes) - self.capacity)
         for episode in sorted(self._episodes.values(), key=lambda episode: episode.episode_return)[:excess]:
             del self._episodes[episode.turns]
@@ -77,9 +86,10 @@ class BestEpisodeBuffer:
         """The kept episodes, every distinct turn written once; plain numbers and texts."""
         turn_index: dict[tuple[Any, ...], int] = {}
         episodes = []
-        for episode_return, reset_seed, turns in self._episodes.values():
-            indices = [turn_index.setdefault(tuple(vars(turn).values()), len(turn_index)) for turn in turns]
-            episodes.append((episode_return, reset_seed, indices))
+        for episode in self._episodes.values():
+            turns = [tuple(vars(turn).values()) for turn in episode.turns]
+            indices = [turn_index.setdefault(turn, len(turn_index)) for turn in turns]
+            episodes.append((float(episode.episode_return), int(episode.reset_seed), indices))
         return {"turns": list(turn_index), "episodes": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -89,6 +99,11 @@ class BestEpisodeBuffer:
         for episode_return, reset_seed, indices in state["episodes"]:
             turns = tuple(distinct[index] for index in indices)
             self._episodes[turns] = FinishedEpisode(episode_return, reset_seed, turns)
+
+    def _kept_turns(self, episode: FinishedEpisode) -> tuple[Demonstration, ...]:
+        if not self.rewarded_turns:
+            return episode.turns
+        return tuple(turn for turn, reward in zip(episode.turns, episode.rewards, strict=True) if reward > 0)
 
     def _best(self, episodes: list[FinishedEpisode]) -> list[FinishedEpisode]:
         if not episodes:

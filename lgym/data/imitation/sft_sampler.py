@@ -62,10 +62,10 @@ class SFTSampler:
         return bool(self._demonstrated)
 
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
-        """One shuffled pass over the demonstrations."""
-        order = rng.permutation(len(self._demonstrated)).tolist()
+        """One shuffled pass over all turns: the demonstrations, and those of the best episodes so far."""
+        order = rng.permutation(len(self._turns)).tolist()
         for start in range(0, len(order), self.size):
-            yield _batch([self._demonstrated[i] for i in order[start : start + self.size]])
+            yield _batch([self._turns[i] for i in order[start : start + self.size]])
 
     def sample(self, rng: np.random.Generator) -> ResponseBatch | None:
         """Some turns; `None` while there are none."""
@@ -123,7 +123,10 @@ def _episodes(rollout: Rollout) -> list[FinishedEpisode]:
         turns.append(
             Demonstration(prompt.observation_text, str(response.action_text), prompt.candidates, token_ids)
         )
-    return [FinishedEpisode(sum(rewards), seed, tuple(turns)) for rewards, seed, turns in episodes.values()]
+    return [
+        FinishedEpisode(sum(rewards), seed, tuple(turns), tuple(rewards))
+        for rewards, seed, turns in episodes.values()
+    ]
 
 
 def _batch(turns: Sequence[tuple[Prompt, Response]]) -> ResponseBatch:

@@ -124,6 +124,23 @@ def test_turns_are_distinct():
     assert buffer.turns() == [shared, other]
 
 
+def test_turns_without_a_reward_may_be_left_out():
+    """Also those of the best episode; an episode that has no other is not kept."""
+    first, second, third = (Demonstration(text, text.upper()) for text in "abc")
+    played = [
+        (2.0, 0, (first, second), (-0.5, 2.5)),
+        (0.0, 1, (third,), (0.0,)),
+        (-1.0, 2, (third,), (-1.0,)),
+    ]
+    buffer = filled(*played, top_fraction=0.7, rewarded_turns=True)
+    assert (buffer.turns(), len(buffer)) == ([second], 1)
+    assert filled(*played, top_fraction=0.7).turns() == [first, second, third]
+    restored = BestEpisodeBuffer(rewarded_turns=True)
+    restored.load_state_dict(buffer.state_dict())
+    buffer.add(played)
+    assert restored.turns() == buffer.turns() == [second]
+
+
 def test_a_checkpoint_brings_it_back(tmp_path):
     """Also the tokens, and in the order that decides who leaves; nothing in it but plain numbers and
     texts."""
