@@ -53,6 +53,11 @@ class ValueHead(nn.Module):
         self.register_buffer("feature_std", torch.ones(hidden_size, dtype=torch.float32))
         self.register_buffer("updates", torch.tensor(0))
 
+    @property
+    def has_learned(self) -> bool:
+        """True once it knows returns, and one prompt may have another value than the next."""
+        return int(self.updates) > 0 and bool(self.output.weight.any())
+
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., H] hidden states of any precision to [...] values, in rewards and the head's own precision
         (fp32)."""
@@ -87,14 +92,15 @@ class ValueHead(nn.Module):
     def update_statistics(self, returns: Tensor) -> None:
         """Let the mean and the standard deviation follow the returns of a rollout.
 
-        mean <- (1 - f) mean + f mean(R), and the mean square likewise, with f = 1 for the first rollout and
+        mean <- (1 - f) mean + f mean(R), and the mean square likewise. f is 1 until the head has learned, so
+        that it begins at the level of the newest rollout, however many were for demonstrations before, and
         `FORGETTING` from then on. Where all returns are equal, the standard deviation stays.
 
         Args:
             returns: [N] targets of values, at least one.
         """
-        first = int(self.updates) == 0
-        share = 1.0 if first else FORGETTING
+        learned = self.has_learned
+        share = FORGETTING if learned else 1.0
         returns, mean, std = returns.double(), float(self.mean), float(self.std)
         mean_square = (1 - share) * (std**2 + mean**2) + share * float(returns.square().mean())
         new_mean = (1 - share) * mean + share * float(returns.mean())
@@ -105,7 +111,7 @@ class ValueHead(nn.Module):
         self.mean.fill_(new_mean)
         self.std.fill_(new_std)
         self.updates.add_(1)
-        if not first:
+        if learned:
             self.preserve_values(mean, std)
 
     @torch.no_grad()

@@ -136,11 +136,12 @@ class ReplayLearner(LLMLearner, ABC):
     def _normalize(self, returns: Tensor) -> None:
         heads = self.policy.llm.heads
         before = [(float(head.mean), float(head.std)) for head in heads]
+        learned = self.value_head.has_learned
         for head in heads:
             head.update_statistics(returns)
         if self.polyak is None:
             self.target.follow(1.0)
-        elif int(self.value_head.updates) > 1:
+        elif learned:
             with self.target.in_place():
                 for head, old in zip(heads, before, strict=True):
                     head.preserve_values(*old)

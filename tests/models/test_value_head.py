@@ -52,10 +52,18 @@ def test_values_start_at_the_mean_of_the_first_returns():
 def test_old_returns_are_forgotten_by_half():
     """Catches a mean over all rollouts, or one of standard deviations in place of squares: after 1, 5 and 4,
     8 the mean is (3 + 6) / 2, that of the squares (13 + 40) / 2, so the variance 26.5 - 20.25."""
-    head = head_of([1.0, 5.0], [4.0, 8.0])
+    head = head_of([1.0, 5.0], [4.0, 8.0], noise=0.1)
     assert (float(head.mean), float(head.std)) == (4.5, 2.5)
     head.update_statistics(torch.tensor([4.0, 5.0]))  # (26.5 + 20.5) / 2 - 4.5^2 = 3.25
     assert (float(head.mean), float(head.std)) == (4.5, pytest.approx(3.25**0.5))
+
+
+def test_a_head_that_has_learned_nothing_forgets_all():
+    """Catches values that begin at the level of rollouts before the demonstrations were learned: the first
+    gradient steps would move all of them at once, and no step of a few is left to tell prompts apart."""
+    head = head_of([-9.0, -5.0], [-8.0, -4.0], [1.0, 5.0])
+    assert (float(head.mean), float(head.std)) == (3.0, 2.0)
+    assert head(hidden_states()).tolist() == [3.0] * 5
 
 
 @pytest.mark.parametrize(("returns", "std"), [(0.0, 1.0), (7.0, 1.0), (-3000.0, 3.0)])
