@@ -117,6 +117,23 @@ def test_the_best_episodes_are_learned_from(tmp_path, model_folder):
     assert curves["rollout/return_mean"][0] < 0.6
 
 
+def test_expert_iteration_goes_beyond_its_demonstrations(tmp_path, model_folder):
+    """One word of three is demonstrated. The others come from whole rollouts of its own, and no other loss."""
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"prompt": echo.WORDS[0], "answer": echo.WORDS[0]}) + "\n")
+    curves = learn(
+        tmp_path,
+        model_folder,
+        sft=SFTConfig(rollouts=8),
+        demonstrations=[JsonlDemonstrations(str(path))],
+        self_imitation=BestEpisodeBuffer(top_fraction=1.0, min_return=1.0, rewarded_turns=True),
+        num_envs=4,
+    )
+    assert curves["rollout/episodes"] == [32] * 8
+    assert "loss/policy" not in curves
+    assert curves["val_sampled/return_mean"][-1] > 0.9
+
+
 @pytest.mark.parametrize("demonstrated", [False, True])
 def test_half_a_setting_is_refused(tmp_path, demonstrated):
     """A weight without demonstrations, and the reverse, would have no effect; refused before a model is

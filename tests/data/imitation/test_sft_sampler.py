@@ -166,6 +166,7 @@ def test_the_best_episodes_of_a_rollout_are_learned_from(policy):
         turn.response_text for turn in buffer.turns()
     }
     assert len(batch) == len(buffer.turns()) >= 2
+    assert sum(map(len, source.demonstration_batches(rng()))) == len(buffer.turns())
     if policy.generates_text:
         assert all(token_ids[-1] == tiny.tokenizer().eos_token_id for token_ids in batch.response_ids)
     assert not source.has_demonstrations
