@@ -15,7 +15,7 @@ BUFFER = (
     '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 32, "minibatch_size": 4, '
     '"updates_per_rollout": 2, "learning_starts": 8}}'
 )
-LONG = ("blackjack_grpo", "frozen_lake_think", "guess_number", "textworld")  # free text, and games to compile
+LONG = ("blackjack_grpo", "frozen_lake_think", "textworld")  # free text, and games to compile
 LOGGED = {
     "turns": [{"observation": "Your hand: hard 12 against 4", "response": "stay", "reward": -1.0}] * 8,
     "terminated": True,
