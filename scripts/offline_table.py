@@ -157,7 +157,8 @@ def main() -> None:
         for name in arguments.learners:
             runs = [
                 Run(
-                    game.config,
+                    name,
+                    (game.config,),
                     log,
                     arguments.runs / f"{name.replace(' ', '_')}-{path.stem}",
                     (*MODELS[name], *game.options, "--data.logged_episodes", f'["{path}"]'),

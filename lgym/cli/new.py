@@ -118,9 +118,11 @@ def proposed(
         critic = {key: getattr(module, key) for key in ("gamma", "gae_lambda")}
         critic |= {choice.name: choice.value for choice in choices if choice.place == "model"}
         critic["critic"] = {key: getattr(module.critic, key) for key in ("value_coef", "value_warmup")}
-        if module.policy.generates_text:  # these are other ones beside an optimizer that is given
+    imitation: dict[str, Any] = {}
+    if module.policy.generates_text:  # these are other ones beside an optimizer that is given
+        imitation["sft"] = {"lr_scale": module.sft_lr_scale}
+        if critic:
             critic["critic"]["value_lr_scale"] = module.value_lr_scale
-            critic["sft"] = {"lr_scale": module.sft_lr_scale}
     return {
         "seed_everything": data.seed,
         "trainer": {
@@ -136,6 +138,7 @@ def proposed(
                 "optimizer": by_class("torch.optim.AdamW", lr=rates["lr"], weight_decay=0.0),
                 "lr_scheduler": None if module.make_lr_scheduler is None else schedule,
                 **critic,
+                **imitation,
                 **loss,
             },
         },

@@ -22,7 +22,12 @@ from lgym.modules.checkpointing import (
 )
 from lgym.modules.config_checks import require_strategy
 from lgym.modules.configs import CriticConfig, SFTConfig
-from lgym.modules.learning_rates import default_optimizer, parameter_groups
+from lgym.modules.learning_rates import (
+    choice_optimizer,
+    default_schedule,
+    parameter_groups,
+    text_optimizer,
+)
 from lgym.modules.metrics import reduce_metrics
 from lgym.modules.nonfinite import save_batch
 from lgym.modules.optimization import OptimizedModule
@@ -56,22 +61,28 @@ class LLMLearner(OptimizedModule, ABC):
         self,
         llm: LLMConfig = DEFAULT_LLM,
         policy: AnyPolicy | None = None,
-        optimizer: OptimizerCallable = default_optimizer,
-        lr_scheduler: LRSchedulerCallable | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = default_schedule,
         sft: SFTConfig = NO_SFT,
     ) -> None:
         """
         Args:
             llm: the language model and how it is made trainable.
-            policy: how it acts, by class_path: any of lgym.policies; by default it answers in free text.
-            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 3e-4.
-            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; null
+            policy: how it acts, by class_path: any of lgym.policies; by default it chooses between
+                candidates.
+            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, or 1e-4 where
+                the policy writes text.
+            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
+                default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
                 is none.
             sft: learning from demonstrations beside the algorithm's own loss.
         """
-        super().__init__(optimizer, lr_scheduler)
+        policy = policy or CandidatePolicy()
+        super().__init__(
+            optimizer or (text_optimizer if policy.generates_text else choice_optimizer), lr_scheduler
+        )
         self.llm_config = llm
-        self.policy = policy or GenerationPolicy()
+        self.policy = policy
         self.sft = sft
         self.critic = CriticConfig()
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
@@ -148,12 +159,14 @@ class LLMLearner(OptimizedModule, ABC):
     @property
     def sft_lr_scale(self) -> float:
         """The learning rate of rollouts that train on demonstrations alone, as a multiple of the others'."""
-        return 1.0 if self.sft.lr_scale is None else self.sft.lr_scale
+        given, usual = self.sft.lr_scale, 8.0 if self.make_optimizer is text_optimizer else 1.0
+        return usual if given is None else given
 
     @property
     def value_lr_scale(self) -> float:
         """The learning rate of heads, as a multiple of the optimizer's."""
-        return 5.0 if self.critic.value_lr_scale is None else self.critic.value_lr_scale
+        given, usual = self.critic.value_lr_scale, 40.0 if self.make_optimizer is text_optimizer else 5.0
+        return usual if given is None else given
 
     @property
     def sft_rollouts(self) -> int:

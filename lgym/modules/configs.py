@@ -103,7 +103,7 @@ class CriticConfig:
     value_lr_scale: float | None = None
     """The value head's learning rate, as a multiple of the optimizer's. The head starts from nothing while
     the adapters start from a model that can read, and until it is right, advantages are returns with
-    noise. Null is 5, or 40 with PPO's default optimizer for policies that write text."""
+    noise. Null is 5, or 40 with the default optimizer for policies that write text."""
 
     value_warmup: int = 0
     """Rollouts at the start, behind those of `sft.rollouts`, that train the value alone, while a divergence
@@ -137,7 +137,7 @@ class SFTConfig:
 
     lr_scale: float | None = None
     """The learning rate of these rollouts, as a multiple of the optimizer's: imitation bears larger steps
-    than what comes behind it. Null is 1, or 8 with PPO's default optimizer for policies that write text."""
+    than what comes behind it. Null is 1, or 8 with the default optimizer for policies that write text."""
 
     def __post_init__(self) -> None:
         require_weights(coef=self.coef)

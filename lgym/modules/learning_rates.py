@@ -1,4 +1,5 @@
-"""Learning rates as configured, whatever the optimizer of a checkpoint brings along."""
+"""The optimizer and schedule where none is configured, and learning rates as configured, whatever the
+optimizer of a checkpoint brings along."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,14 +11,26 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lgym.models.llm import ValueHeadLLM
+from lgym.modules.schedules import WarmupCosine
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 """The entries of an optimizer's parameter groups that torch's schedules keep."""
 
 
-def default_optimizer(parameters: Iterable[Any]) -> Optimizer:
-    """The optimizer where none is configured."""
-    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
+def choice_optimizer(parameters: Iterable[Any]) -> Optimizer:
+    """The optimizer where none is configured, of policies that choose between candidates."""
+    return torch.optim.AdamW(parameters, lr=8e-4, weight_decay=0.0)
+
+
+def text_optimizer(parameters: Iterable[Any]) -> Optimizer:
+    """The optimizer where none is configured, of policies that write text: at the rate above a few rollouts
+    undo what demonstrations have taught."""
+    return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.0)
+
+
+def default_schedule(optimizer: Optimizer) -> LRScheduler:
+    """The schedule where none is configured."""
+    return WarmupCosine(optimizer, warmup=2)
 
 
 def parameter_groups(

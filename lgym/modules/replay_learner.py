@@ -5,7 +5,6 @@ from collections.abc import Callable, Set
 from typing import Any
 
 import torch
-from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -14,7 +13,6 @@ from lgym.modules.base import LLMLearner
 from lgym.modules.config_checks import require_discounts, require_positive
 from lgym.modules.configs import CriticConfig
 from lgym.modules.metrics import rollout_metrics
-from lgym.modules.ppo import ppo_optimizer, ppo_schedule
 from lgym.modules.response_batch import response_batch, rollout_turns
 from lgym.modules.target_network import TargetNetwork
 from lgym.modules.transitions import rollout_transitions
@@ -47,8 +45,6 @@ class ReplayLearner(LLMLearner, ABC):
         huber_delta: float = 1.0,
         value_lr_scale: float = 5.0,
         detach_value: bool = False,
-        optimizer: OptimizerCallable = ppo_optimizer,
-        lr_scheduler: LRSchedulerCallable | None = ppo_schedule,
         **kwargs: Any,
     ) -> None:
         """
@@ -62,15 +58,9 @@ class ReplayLearner(LLMLearner, ABC):
             huber_delta: error, in standard deviations of returns, from which the loss grows in proportion.
             value_lr_scale: the learning rate of heads, as a multiple of the optimizer's.
             detach_value: keep the gradient of heads out of the language model.
-            optimizer: any torch optimizer by class_path; by default AdamW with learning rate 8e-4.
-            lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
-                default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
-                is none.
-            **kwargs: of every algorithm: llm, sft.
+            **kwargs: of every algorithm: llm, optimizer, lr_scheduler, sft.
         """
-        super().__init__(
-            policy=policy or CandidatePolicy(), optimizer=optimizer, lr_scheduler=lr_scheduler, **kwargs
-        )
+        super().__init__(policy=policy, **kwargs)
         if not self.policy.scores_candidates or self.policy.generates_text:
             raise ConfigError(
                 f"{type(self).__name__} learns values of candidates, and this policy writes text: take "

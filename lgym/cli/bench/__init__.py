@@ -1,10 +1,12 @@
 """`lgym bench`: run YAMLs with several seeds, and write their results from the runs' own records.
 
     lgym bench configs/maze.yaml configs/cartpole_dqn.yaml --seeds 0 1 2
+    lgym bench configs/maze.yaml --over configs/algorithms/a2c.yaml configs/algorithms/grpo.yaml
 
-Every run is an ordinary `lgym fit`, in a folder of its own. Called again, it goes on where it was: finished
-runs are not run again, others go on from their last checkpoint. Without YAMLs the page and its pictures are
-written anew from the records that are there.
+The second one runs the first YAML twice, each time with another one laid over it, which wins where both say
+something. Every run is an ordinary `lgym fit`, in a folder of its own. Called again, it goes on where it was:
+finished runs are not run again, others go on from their last checkpoint. Without YAMLs the page and its
+pictures are written anew from the records that are there.
 """
 
 import argparse
@@ -12,12 +14,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from lgym.callbacks.provenance import read_run
 from lgym.cli.bench import records
-from lgym.cli.bench.pictures import draw
-from lgym.cli.bench.tables import NEW_PAGE, groups, with_table
+from lgym.cli.bench.pictures import draw_all
+from lgym.cli.bench.records import LAID_OVER
+from lgym.cli.bench.tables import NEW_PAGE, with_table
 from lgym.cli.runs import newest_run
 from lgym.terminal import say
 from lgym.types import ConfigError
@@ -25,16 +29,18 @@ from lgym.types import ConfigError
 
 @dataclass(frozen=True)
 class Run:
-    """A YAML with a seed.
+    """YAMLs with a seed.
 
     Attributes:
-        config: the YAML.
+        name: that of its records: `maze`, or `maze+a2c`.
+        configs: the YAML, and behind it one that is laid over it, if any.
         seed: the run's.
         root: `trainer.default_root_dir`.
         options: further ones of `fit`.
     """
 
-    config: Path
+    name: str
+    configs: tuple[Path, ...]
     seed: int
     root: Path
     options: tuple[str, ...] = ()
@@ -42,7 +48,8 @@ class Run:
     @property
     def command(self) -> list[str]:
         """Words of `lgym`, for a new run or one that goes on."""
-        own = ["--config", str(self.config), *self.options, "--seed_everything", str(self.seed)]
+        configs = [word for config in self.configs for word in ("--config", str(config))]
+        own = [*configs, *self.options, "--seed_everything", str(self.seed)]
         return ["fit", *own, "--trainer.default_root_dir", str(self.root), "--ckpt_path", "auto"]
 
     @property
@@ -60,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "configs", nargs="*", type=Path, metavar="YAML", help="what to run, as `fit --config`"
     )
+    parser.add_argument(
+        "--over", nargs="+", type=Path, default=[], metavar="YAML", help="laid over each of them in turn"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="by default 0 1 2")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench"), help="folder of the runs")
     parser.add_argument("--records", type=Path, default=Path("docs/records"), help="folder of their records")
@@ -71,31 +81,40 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def plan(configs: Sequence[Path], seeds: Sequence[int], root: Path, options: Sequence[str]) -> list[Run]:
+def plan(
+    configs: Sequence[Path],
+    seeds: Sequence[int],
+    root: Path,
+    options: Sequence[str] = (),
+    over: Sequence[Path] = (),
+) -> list[Run]:
     """The runs, seed by seed, so that every YAML has a first result early.
 
     Raises:
         ConfigError: if a file is missing, or two have the same name.
     """
-    for config in configs:
+    for config in (*configs, *over):
         if not config.is_file():
             raise ConfigError(
                 f"{config}: there is no such file. Give YAMLs as `lgym fit --config` takes them."
             )
-    names = [config.stem for config in configs]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"The YAMLs {', '.join(map(str, configs))} have a name in common: rename one.")
+    layers = {}
+    for config, *above in product(configs, over) if over else zip(configs, strict=True):
+        name = LAID_OVER.join(file.stem for file in (config, *above))
+        if name in layers:
+            raise ConfigError(f"Two of the YAMLs would both be {name}: rename one.")
+        layers[name] = (config, *above)
     return [
-        Run(config, seed, root / f"{config.stem}-{seed}", tuple(options))
+        Run(name, files, seed, root / f"{name}-{seed}", tuple(options))
         for seed in seeds
-        for config in configs
+        for name, files in layers.items()
     ]
 
 
 def carry_out(runs: Sequence[Run]) -> Iterator[Run]:
     """Runs what is not finished, one after the other; yields each that is, and says which failed."""
     for number, run in enumerate(runs, start=1):
-        say(f"\nRun {number} of {len(runs)}: {run.config}, seed {run.seed}")
+        say(f"\nRun {number} of {len(runs)}: {run.name}, seed {run.seed}")
         if not run.is_finished:
             status = subprocess.run([sys.executable, "-m", "lgym.cli", *run.command], check=False).returncode
             if status != 0:
@@ -107,7 +126,7 @@ def carry_out(runs: Sequence[Run]) -> Iterator[Run]:
 def main(words: Sequence[str]) -> None:
     """Runs what is asked for and writes the page; ends with status 1 where a run failed."""
     arguments = parser().parse_args(words)
-    runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit)
+    runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit, arguments.over)
     for page in arguments.pages:
         with_table(_text_of(page), [], page)  # before anything long
     finished = []  # written behind all runs, which would else call their commit a changed one
@@ -115,14 +134,13 @@ def main(words: Sequence[str]) -> None:
         for run in carry_out(runs):
             folder = newest_run(run.root)
             assert folder is not None
-            finished.append(records.record_of(folder, run.config.stem))
+            finished.append(records.record_of(folder, run.name))
     except KeyboardInterrupt:
         say("\nInterrupted. `lgym bench` with the same words goes on where it was.")
     for record in finished:
         records.write(record, arguments.records)
     known = records.read_all(arguments.records)
-    for seeds in groups(known):
-        draw(seeds, arguments.pictures)
+    draw_all(known, arguments.pictures)
     for page in arguments.pages:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(with_table(_text_of(page), known, page), encoding="utf-8")

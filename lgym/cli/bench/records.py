@@ -24,6 +24,9 @@ EVALUATED = (
 """Metrics that are kept as curves, beside that of rollouts."""
 
 PLAYED = "rollout/return_mean"
+LAID_OVER = "+"
+"""Between the names of a YAML and of what is laid over it."""
+
 SPENT = ("time/rollout_seconds", "time/preparation_seconds", "time/update_seconds", "time/evaluation_seconds")
 
 
@@ -32,7 +35,7 @@ class RunRecord:
     """A run, with everything that the tables and pictures say of it."""
 
     name: str
-    """That of its YAML."""
+    """That of its YAML, with that of what is laid over it: `maze`, or `maze+a2c`."""
 
     seed: int
     subject: dict[str, Any]
@@ -49,6 +52,11 @@ class RunRecord:
     turns: int
     curves: dict[str, Curve]
     """By metric, over turns. An evaluation before the first step is at 0."""
+
+    @property
+    def task(self) -> str:
+        """The YAML's name alone."""
+        return self.name.partition(LAID_OVER)[0]
 
     @property
     def file_name(self) -> str:
@@ -103,7 +111,7 @@ def write(record: RunRecord, folder: Path) -> Path:
 
 
 def read_all(folder: Path) -> list[RunRecord]:
-    """The records of a folder, by name and seed."""
+    """The records of a folder, by task, name and seed."""
     records = []
     for file in folder.glob("*.json"):
         try:
@@ -114,4 +122,4 @@ def read_all(folder: Path) -> list[RunRecord]:
             raise ConfigError(
                 f"{file} is no record of a run ({error}): remove it, or run it again."
             ) from error
-    return sorted(records, key=lambda record: (record.name, record.seed))
+    return sorted(records, key=lambda record: (record.task, record.name, record.seed))

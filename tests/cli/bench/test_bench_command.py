@@ -14,7 +14,7 @@ import yaml
 from helpers.records import RECORD
 from lgym.cli import main
 from lgym.cli.bench import Run, plan
-from lgym.cli.bench.pictures import learning_curves, mean_curve
+from lgym.cli.bench.pictures import comparison, draw_all, learning_curves, mean_curve
 from lgym.cli.bench.records import read_all, write
 from lgym.cli.bench.tables import BEGIN, END, HEADER, groups, row, table, with_table
 from lgym.cli.runs import newest_run
@@ -110,9 +110,19 @@ def test_the_picture_has_a_line_for_each_seed_and_each_known_policy():
     assert len(axes.lines) == 2 * len(MORE_SEEDS) + 1 + len(RECORD.subject["reference_returns"])
 
 
+def test_yamls_laid_over_a_task_share_a_picture(tmp_path):
+    """A line for the mean of each, a point for the end of each seed, and the known policies."""
+    layers = [[replace(record, name=name) for record in MORE_SEEDS] for name in ("lake+a2c", "lake+grpo")]
+    axes = comparison(layers).axes[0]
+    assert len(axes.lines) == 2 * 2 + len(RECORD.subject["reference_returns"])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a2c", "grpo"]
+    draw_all([*layers[0], *layers[1], replace(RECORD, name="pond")], tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"lake.png", "pond.png"}
+
+
 def test_a_run_goes_on_where_it_was(tmp_path):
     """The newest folder says whether it is finished."""
-    run = Run(Path("lake.yaml"), 3, tmp_path, ("--trainer.max_epochs", "2"))
+    run = Run("lake", (Path("lake.yaml"),), 3, tmp_path, ("--trainer.max_epochs", "2"))
     words = "fit --config lake.yaml --trainer.max_epochs 2 --seed_everything 3 --trainer.default_root_dir"
     assert run.command == [*words.split(), str(tmp_path), "--ckpt_path", "auto"]
     assert not run.is_finished
@@ -128,13 +138,24 @@ def test_every_yaml_has_a_first_run_before_any_has_a_second(tmp_path):
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
     for file in files:
         file.touch()
-    runs = plan(files, [0, 1], tmp_path, ())
-    assert [(run.config.stem, run.seed) for run in runs] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    runs = plan(files, [0, 1], tmp_path)
+    assert [(run.name, run.seed) for run in runs] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert len({run.root for run in runs}) == 4
     with pytest.raises(ConfigError, match=r"c\.yaml: there is no such file"):
-        plan([tmp_path / "c.yaml"], [0], tmp_path, ())
-    with pytest.raises(ConfigError, match="a name in common"):
-        plan([files[0], files[0]], [0], tmp_path, ())
+        plan([tmp_path / "c.yaml"], [0], tmp_path)
+    with pytest.raises(ConfigError, match="would both be a: rename one"):
+        plan([files[0], files[0]], [0], tmp_path)
+
+
+def test_each_yaml_is_run_with_each_that_is_laid_over_it(tmp_path):
+    lake, pond, a2c, grpo = (tmp_path / f"{name}.yaml" for name in ("lake", "pond", "a2c", "grpo"))
+    for file in (lake, pond, a2c, grpo):
+        file.touch()
+    runs = plan([lake, pond], [0], tmp_path, over=[a2c, grpo])
+    assert [run.name for run in runs] == ["lake+a2c", "lake+grpo", "pond+a2c", "pond+grpo"]
+    assert runs[1].command[:5] == ["fit", "--config", str(lake), "--config", str(grpo)]
+    with pytest.raises(ConfigError, match=r"c\.yaml: there is no such file"):
+        plan([lake], [0], tmp_path, over=[tmp_path / "c.yaml"])
 
 
 def bench(folder: Path, *words: str) -> str:
