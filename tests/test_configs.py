@@ -9,13 +9,15 @@ import pytest
 
 from helpers.runs import checkpoint, lgym
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[1] / "configs"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+ALGORITHMS = sorted((FOLDER / "algorithms").glob("*.yaml"))
 
 BUFFER = (
     '{"class_path": "lgym.data.ReplayBuffer", "init_args": {"capacity": 32, "minibatch_size": 4, '
     '"updates_per_rollout": 2, "learning_starts": 8}}'
 )
-LONG = ("blackjack_grpo", "frozen_lake_think", "textworld")  # free text, and games to compile
+LONG = ("blackjack_grpo", "frozen_lake_think", "guess_number", "textworld")  # free text, and games to compile
 LOGGED = {
     "turns": [{"observation": "Your hand: hard 12 against 4", "response": "stay", "reward": -1.0}] * 8,
     "terminated": True,
@@ -26,6 +28,7 @@ LOGGED = {
 def test_there_are_configs():
     """An empty list would pass every test below."""
     assert [path.stem for path in CONFIGS].count("blackjack") == 1
+    assert [path.stem for path in ALGORITHMS].count("grpo") == 1
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
@@ -81,3 +84,24 @@ def test_a_config_runs(config, tmp_path, model_folder):
     written = list(tmp_path.glob("version_0/predict/transcripts.jsonl"))
     assert len(written) == 1
     assert len(written[0].read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda path: path.stem)
+def test_an_algorithm_takes_the_place_of_a_tasks_own(algorithm, tmp_path, model_folder):
+    """Of settings that it does not have none stays behind, and what it needs is in its YAML."""
+    size = "episodes_per_rollout" if "episodes_per_rollout" in algorithm.read_text() else "turns_per_rollout"
+    lgym(
+        "fit",
+        tmp_path,
+        model_folder,
+        (FOLDER / "frozen_lake.yaml", algorithm),
+        trainer__enable_progress_bar="false",
+        trainer__accelerator="cpu",
+        trainer__max_epochs=1,
+        data__num_envs=4,
+        data__eval_episodes=3,
+        data__max_episode_steps=6,
+        **{f"data__{size}": 8},
+    )
+    run = json.loads((tmp_path / "version_0" / "run.json").read_text())
+    assert run["algorithm"].lower() == algorithm.stem

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from lgym.envs import blackjack
+from lgym.envs import blackjack, sokoban
 from lgym.types import ConfigError
 
 
@@ -104,6 +104,21 @@ class Walkthrough:
                 "a way to win, such as lgym/TextWorld-v0."
             )
         return str(info["policy_commands"][0])
+
+
+class SokobanSolver:
+    """A shortest way to solve each level of `lgym/Sokoban-v0`, by `lgym.envs.sokoban.solution`."""
+
+    def begin(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Solve the level of an episode. Raises `ConfigError` for an environment that is no Sokoban."""
+        if not isinstance(env.unwrapped, sokoban.SokobanEnv):
+            raise ConfigError(
+                f"SokobanSolver solves levels of lgym/Sokoban-v0, and {type(env.unwrapped).__name__} is none."
+            )
+        self._moves = iter(sokoban.solution(env.unwrapped.level) or ())
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> int:
+        return next(self._moves)
 
 
 class BabyAIBot:

@@ -14,12 +14,15 @@ from lgym.agents.experts import (
     Bisection,
     DealersRule,
     GuessAmongLeft,
+    SokobanSolver,
     Uniform,
     Walkthrough,
 )
 from lgym.data import ExpertDemonstrations
 from lgym.envs import blackjack, make_env
 from lgym.envs.guess_number import reference_returns
+from lgym.envs.sokoban import optimal_return
+from lgym.types import ConfigError
 
 
 def play(env_id, expert, seed, **env_kwargs):
@@ -122,3 +125,18 @@ def test_the_bot_plans_in_no_other_world():
     pytest.importorskip("minigrid")
     with pytest.raises(ValueError, match="CartPoleEnv is none: take an id that begins with BabyAI-"):
         BabyAIBot().begin(gymnasium.make("CartPole-v1"))
+
+
+def test_the_solver_wins_every_level_on_the_shortest_way():
+    """Its mean return is the reference of the levels that it plays."""
+    env = make_env("lgym/Sokoban-v0", {"levels": 1})
+    solver, total, over = SokobanSolver(), 0.0, False
+    observation, info = env.reset(seed=0)
+    solver.begin(env)
+    while not over:
+        observation, reward, over, _, info = env.step(solver.act(observation, info))
+        total += reward
+    assert info["success"]
+    assert total == pytest.approx(optimal_return(env.unwrapped))
+    with pytest.raises(ConfigError, match=r"solves levels of lgym/Sokoban-v0, and CartPoleEnv is none"):
+        SokobanSolver().begin(gymnasium.make("CartPole-v1"))

@@ -46,15 +46,23 @@ class InterruptedRun(L.Callback):
         raise KeyboardInterrupt
 
 
-def lgym(command: str, root: Path, model: Path | str, /, config: Path | None = None, **options: Any) -> None:
-    """`lgym command` on Echo (or a configuration) with options, whose dots are written as two underscores.
+def lgym(
+    command: str,
+    root: Path,
+    model: Path | str,
+    /,
+    config: Path | tuple[Path, ...] | None = None,
+    **options: Any,
+) -> None:
+    """`lgym command` on Echo (or configurations) with options, whose dots are written as two underscores.
 
     An option that is None is left out.
     """
     values = {} if config is not None else dict(ECHO)
     values |= {"trainer.default_root_dir": str(root), "model.init_args.llm.model": str(model)}
     values |= {name.replace("__", "."): value for name, value in options.items()}
-    args = [command, *(["--config", str(config)] if config is not None else [])]
+    configs = (config,) if isinstance(config, Path) else config or ()
+    args = [command, *(f"--config={file}" for file in configs)]
     for name, value in values.items():
         if value is not None:
             args.append(f"--{name}={value}")
