@@ -233,7 +233,7 @@ def run(module: Any, changes: dict[str, Any], folder: Path) -> dict[str, list[fl
     L.seed_everything(0, verbose=False)
     # Steps far enough that ratios reach their clips. With the usual eps of 1e-8 the sign of a gradient that
     # is rounding alone would make a whole step.
-    module.make_optimizer = partial(torch.optim.AdamW, lr=5e-3, eps=1e-3)
+    module.given_optimizer = partial(torch.optim.AdamW, lr=5e-3, eps=1e-3)
     module.make_lr_scheduler = None  # whose warm-up would last for most of the rollouts
     settings = {
         "num_envs": 8,

@@ -70,19 +70,16 @@ class LLMLearner(OptimizedModule, ABC):
             llm: the language model and how it is made trainable.
             policy: how it acts, by class_path: any of lgym.policies; by default it chooses between
                 candidates.
-            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, or 1e-4 where
-                the policy writes text.
+            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, 1e-4 where
+                the policy writes text, and 3e-4 where it chooses and nothing clips the loss.
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
                 default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
                 is none.
             sft: learning from demonstrations beside the algorithm's own loss.
         """
-        policy = policy or CandidatePolicy()
-        super().__init__(
-            optimizer or (text_optimizer if policy.generates_text else choice_optimizer), lr_scheduler
-        )
+        super().__init__(optimizer, lr_scheduler)
         self.llm_config = llm
-        self.policy = policy
+        self.policy = policy or CandidatePolicy()
         self.sft = sft
         self.critic = CriticConfig()
         self.strict_loading = False  # a checkpoint leaves the frozen base model out
@@ -147,6 +144,10 @@ class LLMLearner(OptimizedModule, ABC):
     def open_settings(self) -> Set[str]:
         """Settings that random play decides, of gamma, gae_lambda and demonstrations."""
         return frozenset()
+
+    @property
+    def usual_optimizer(self) -> OptimizerCallable:
+        return text_optimizer if self.policy.generates_text else choice_optimizer
 
     @property
     def uses_sft(self) -> bool:

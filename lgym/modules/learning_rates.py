@@ -22,9 +22,15 @@ def choice_optimizer(parameters: Iterable[Any]) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=8e-4, weight_decay=0.0)
 
 
+def unclipped_optimizer(parameters: Iterable[Any]) -> Optimizer:
+    """The optimizer where none is configured, of policies that choose and whose loss nothing clips: at the
+    rate above REINFORCE fell to choices that end no episode."""
+    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
+
+
 def text_optimizer(parameters: Iterable[Any]) -> Optimizer:
-    """The optimizer where none is configured, of policies that write text: at the rate above a few rollouts
-    undo what demonstrations have taught."""
+    """The optimizer where none is configured, of policies that write text: at the rate of choices a few
+    rollouts undo what demonstrations have taught."""
     return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.0)
 
 

@@ -28,9 +28,9 @@ TIME_METRICS = {
 class OptimizedModule(EvaluatedModule, ABC):
     """The optimization hooks of a LightningModule whose epochs are rollouts."""
 
-    def __init__(self, optimizer: OptimizerCallable, lr_scheduler: LRSchedulerCallable | None) -> None:
+    def __init__(self, optimizer: OptimizerCallable | None, lr_scheduler: LRSchedulerCallable | None) -> None:
         super().__init__()
-        self.make_optimizer = optimizer
+        self.given_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler
         self.learning_rate = 0.0
         self.configured_rates: list[dict[str, float]] = []
@@ -42,6 +42,16 @@ class OptimizedModule(EvaluatedModule, ABC):
         self.rollout_failed = False  # it is not learned from any more
         self.gradient_wanted = False  # a minibatch has been learned from since the last step
         self._seconds_before: dict[str, float] = {}  # by phase, up to the last rollout's end
+
+    @property
+    def make_optimizer(self) -> OptimizerCallable:
+        """The optimizer that was given, or the usual one."""
+        return self.given_optimizer or self.usual_optimizer
+
+    @property
+    @abstractmethod
+    def usual_optimizer(self) -> OptimizerCallable:
+        """The optimizer where none is given."""
 
     @abstractmethod
     def parameter_groups(self) -> list[dict[str, Any]]:

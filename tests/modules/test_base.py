@@ -4,6 +4,7 @@ warm-up."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from helpers.prompts import response_batch
 from helpers.rollouts import TEXT_PROMPTS, text_learner, text_rollout
 from lgym.models import LLMConfig
-from lgym.modules import A2C, PPO, REINFORCE, CriticConfig, LossConfig, SFTConfig
+from lgym.modules import A2C, DQN, GRPO, PPO, REINFORCE, CriticConfig, LLMLearner, LossConfig, SFTConfig
 from lgym.policies import GenerationPolicy
 from lgym.rollout import Response
 
@@ -113,6 +114,28 @@ def test_demonstrations_without_a_weight_are_learned_from_first():
     assert rollouts(SFTConfig(coef=0.1), [object()]) == 0
     assert rollouts(SFTConfig(rollouts=0), [object()]) == 0
     assert rollouts(SFTConfig(rollouts=2), [object()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "rate", "sft_scale"),
+    [
+        (PPO(), 8e-4, 1.0),
+        (GRPO(), 8e-4, 1.0),
+        (DQN(), 8e-4, 1.0),
+        (REINFORCE(), 3e-4, 1.0),
+        (A2C(), 3e-4, 1.0),
+        (GRPO(policy=GenerationPolicy()), 1e-4, 8.0),
+        (REINFORCE(policy=GenerationPolicy()), 1e-4, 8.0),
+        (REINFORCE(optimizer=partial(torch.optim.SGD, lr=0.1)), 0.1, 1.0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, LLMLearner) else None,
+)
+def test_every_algorithm_has_a_usual_optimizer(module, rate, sft_scale):
+    """Catches a rate that falls with an algorithm and not with what is learned: choices or text, clipped or
+    not."""
+    assert module.make_optimizer([torch.zeros(1)]).defaults["lr"] == rate
+    assert module.sft_lr_scale == sft_scale
+    assert module.policy.scores_candidates != module.policy.generates_text
 
 
 @pytest.mark.parametrize(
