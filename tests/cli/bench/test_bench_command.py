@@ -16,7 +16,7 @@ from lgym.cli import main
 from lgym.cli.bench import Run, plan
 from lgym.cli.bench.pictures import comparison, draw_all, learning_curves, mean_curve
 from lgym.cli.bench.records import read_all, write
-from lgym.cli.bench.tables import BEGIN, END, HEADER, groups, row, table, with_table
+from lgym.cli.bench.tables import BEGIN, END, HEADER, row, table, with_table
 from lgym.cli.runs import newest_run
 from lgym.types import ConfigError
 
@@ -195,19 +195,22 @@ def test_the_page_is_read_again_when_the_runs_are_over(tmp_path, monkeypatch):
     assert bench(tmp_path).startswith(f"Edited.\n# Results\n\n{BEGIN}\n| YAML |")
 
 
-@pytest.mark.parametrize("page", [DOCS / "results.md", DOCS / "speedrun.md", DOCS.parent / "README.md"])
-def test_the_pages_of_results_agree_with_the_records(page):
+@pytest.mark.parametrize(
+    ("page", "folder"),
+    [("results.md", ""), ("speedrun.md", ""), ("../README.md", ""), ("algorithms/compared.md", "algorithms")],
+)
+def test_the_pages_of_results_agree_with_the_records(page, folder):
     """A figure that was typed, or a record that was added without the page."""
-    records = read_all(DOCS / "records")
+    records = read_all(DOCS / "records" / folder)
     assert records
-    assert with_table(page.read_text(encoding="utf-8"), records, page) == page.read_text(encoding="utf-8")
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert with_table(text, records, DOCS / page) == text
 
 
-def test_every_record_has_its_picture():
-    records = read_all(DOCS / "records")
-    assert {f"{seeds[0].name}.png" for seeds in groups(records)} == {
-        f.name for f in (DOCS / "curves").iterdir()
-    }
+@pytest.mark.parametrize("folder", ["", "algorithms"])
+def test_every_record_has_its_picture(folder):
+    tasks = {f"{record.task}.png" for record in read_all(DOCS / "records" / folder)}
+    assert tasks == {file.name for file in (DOCS / "curves" / folder).glob("*.png")}
 
 
 @pytest.mark.slow
