@@ -27,8 +27,9 @@ DATA = {
 
 def test_data_without_groups_is_refused_before_a_model_is_loaded(tmp_path):
     """The model's name is wrong too, and that is not what is complained about."""
+    module = GRPO(llm=LLMConfig(model="no-such-model"), policy=GenerationPolicy())
     with pytest.raises(ConfigError, match="set data.group_size to 2"):
-        fit(GRPO(llm=LLMConfig(model="no-such-model")), tmp_path, data={**DATA, "group_size": 1}, trainer={})
+        fit(module, tmp_path, data={**DATA, "group_size": 1}, trainer={})
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
