@@ -244,6 +244,8 @@ def test_another_algorithm_has_none_of_the_settings_of_ppo(settings, model_folde
     named = [f"{option}{path}"] if option.endswith("=") else [option, str(path)]
     seen = settings(*named)
     assert seen["loss_config"] == LossConfig(clip_high=0.28)
+    assert seen["optimizer"]["initial_lr"] == 8e-4
+    assert seen["schedule"][2] == pytest.approx(1.0)  # behind two rollouts of warm-up
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,13 @@ def plan(
     """The runs, seed by seed, so that every YAML has a first result early.
 
     Raises:
-        ConfigError: if a file is missing, or two have the same name.
+        ConfigError: if a file is missing, two have the same name, or there is nothing to lay others over.
     """
+    if over and not configs:
+        raise ConfigError(
+            f"--over {' '.join(map(str, over))}: there is no YAML in front of it to lay these over. Write "
+            "`lgym bench TASK.yaml --over ALGORITHM.yaml`."
+        )
     for config in (*configs, *over):
         if not config.is_file():
             raise ConfigError(

@@ -156,6 +156,8 @@ def test_each_yaml_is_run_with_each_that_is_laid_over_it(tmp_path):
     assert runs[1].command[:5] == ["fit", "--config", str(lake), "--config", str(grpo)]
     with pytest.raises(ConfigError, match=r"c\.yaml: there is no such file"):
         plan([lake], [0], tmp_path, over=[tmp_path / "c.yaml"])
+    with pytest.raises(ConfigError, match="there is no YAML in front of it to lay these over"):
+        plan([], [0], tmp_path, over=[a2c, lake])
 
 
 def bench(folder: Path, *words: str) -> str:
