@@ -18,6 +18,8 @@ from lgym.types import ConfigError
 
 LengthNormalization = Literal["none", "token", "word"]
 
+END = -1  # stands for the end-of-sequence token
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -56,9 +58,12 @@ class Choice:
         return all(len(ids) == 1 for ids in prompt.candidate_ids) and len(set(self._lengths(prompt))) <= 1
 
     def sequences(self, prompts: Sequence[Prompt]) -> list[list[TokenIds]]:
-        """Token sequences to run behind each prompt to score its candidates: all but each last token."""
+        """Token sequences to run behind each prompt to score its candidates: all but each last token, or with
+        constrained decoding up to the last token that there is a choice of."""
         if all(map(self.needs_only_ends, prompts)):
             return [[()] for _ in prompts]
+        if self.constrained:
+            return [_up_to_the_last_choice(prompt.candidate_ids) for prompt in prompts]
         return [[ids[:-1] for ids in prompt.candidate_ids] for prompt in prompts]
 
     def logprobs(
@@ -117,38 +122,47 @@ def _constrained_terms(
 ) -> tuple[Tensor, list[int]]:
     """`_terms` of the steps at which there is a choice, among the tokens that are allowed there."""
     numbers = count()
-    end = int(llm.tokenizer.eos_token_id)
     rows: list[int] = []
     options: list[list[int]] = []  # the first is the one taken
     targets: list[int] = []
     for prompt, of_prompt in zip(prompts, places, strict=True):
-        at, following = _trie(prompt.candidate_ids, of_prompt, end)
+        allowed = _allowed_tokens(prompt.candidate_ids)
+        row_at = {
+            ids[:step]: row
+            for ids, of_candidate in zip(prompt.candidate_ids, of_prompt, strict=True)
+            for step, row in enumerate(of_candidate)
+        }
         for ids, number in zip(prompt.candidate_ids, numbers, strict=False):
-            for step, token in enumerate((*ids, end)):
-                allowed = following.get(ids[:step], {})
-                if len(allowed) > 1:
-                    rows.append(at[ids[:step]])
-                    options.append([token, *(other for other in allowed if other != token)])
+            for step, token in enumerate((*ids, END)):
+                tokens = allowed.get(ids[:step], {})
+                if len(tokens) > 1:
+                    rows.append(row_at[ids[:step]])
+                    options.append([token, *(other for other in tokens if other != token)])
                     targets.append(number)
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
         return states[:0, 0].to(torch.promote_types(states.dtype, torch.float32)), targets
     counts = torch.tensor([len(tokens) for tokens in options], device=states.device)
-    logits = llm.lm_head.chosen_logits(states[rows], pad_rows(options).to(states.device))
+    token_ids = pad_rows(options).to(states.device)
+    token_ids = token_ids.masked_fill(token_ids == END, int(llm.tokenizer.eos_token_id))
+    logits = llm.lm_head.chosen_logits(states[rows], token_ids)
     real = torch.arange(logits.shape[1], device=states.device) < counts[:, None]
     return logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1), targets
 
 
-def _trie(
-    candidates: Sequence[TokenIds], places: Sequence[Sequence[int]], end: int
-) -> tuple[dict[TokenIds, int], dict[TokenIds, dict[int, None]]]:
-    """By beginning: the row of its hidden state, and the tokens that may follow it, in order."""
-    at: dict[TokenIds, int] = {}
-    following: dict[TokenIds, dict[int, None]] = {}
-    for ids, own in zip(candidates, places, strict=True):
-        for step, (token, place) in enumerate(zip(ids, own, strict=True)):
-            at.setdefault(ids[:step], place)
-            following.setdefault(ids[:step], {})[token] = None
+def _allowed_tokens(candidates: Sequence[TokenIds]) -> dict[TokenIds, dict[int, None]]:
+    """The tokens that may follow each beginning of a candidate, in order; `END` behind a candidate that others
+    begin with."""
+    allowed: dict[TokenIds, dict[int, None]] = {}
     for ids in candidates:
-        if ids in following:
-            following[ids][end] = None
-    return at, following
+        for step, token in enumerate(ids):
+            allowed.setdefault(ids[:step], {})[token] = None
+    for ids in candidates:
+        if ids in allowed:
+            allowed[ids][END] = None
+    return allowed
+
+
+def _up_to_the_last_choice(candidates: Sequence[TokenIds]) -> list[TokenIds]:
+    allowed = _allowed_tokens(candidates)
+    steps = ([step for step in range(len(ids)) if len(allowed[ids[:step]]) > 1] for ids in candidates)
+    return [ids[: max(choices, default=0)] for ids, choices in zip(candidates, steps, strict=True)]
