@@ -150,8 +150,8 @@ def _constrained_terms(
 
 
 def _allowed_tokens(candidates: Sequence[TokenIds]) -> dict[TokenIds, dict[int, None]]:
-    """The tokens that may follow each beginning of a candidate, in order; `END` behind a candidate that others
-    begin with."""
+    """The tokens that may follow each beginning of a candidate, in order; `END` where a candidate ends that
+    others begin with."""
     allowed: dict[TokenIds, dict[int, None]] = {}
     for ids in candidates:
         for step, token in enumerate(ids):
