@@ -49,6 +49,18 @@ def test_constrained_decoding_is_another_distribution():
     assert not torch.allclose(policy_and_logprobs()[1], policy_and_logprobs(constrained=False)[1], atol=1e-2)
 
 
+def test_constrained_decoding_runs_no_token_behind_the_last_choice():
+    """Catches texts that are run to their ends: these differ in their first letters alone."""
+    texts = ("left and left", "right and right")
+    policy, logprobs = policy_and_logprobs(texts)
+    prompt = make_prompt("What now?", *texts)
+    assert policy.choice.sequences([prompt]) == [[(), ()]]
+    whole, _ = policy_and_logprobs(texts, constrained=False)
+    assert all(map(len, whole.choice.sequences([prompt])[0]))
+    expected = [decoded_logprob(policy.llm, ids, prompt) for ids in prompt.candidate_ids]
+    assert logprobs.tolist() == pytest.approx(expected, abs=1e-6)
+
+
 def test_prompts_with_different_candidates_share_a_batch():
     policy, alone = policy_and_logprobs()
     prompts = [make_prompt("What now?", "left", "right"), make_prompt("What now?", *TEXTS)]
