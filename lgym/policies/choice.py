@@ -123,22 +123,15 @@ def _constrained_terms(
     """`_terms` of the steps at which there is a choice, among the tokens that are allowed there."""
     numbers = count()
     rows: list[int] = []
-    options: list[list[int]] = []  # the first is the one taken
+    options: list[list[int]] = []
     targets: list[int] = []
     for prompt, of_prompt in zip(prompts, places, strict=True):
-        allowed = _allowed_tokens(prompt.candidate_ids)
-        row_at = {
-            ids[:step]: row
-            for ids, of_candidate in zip(prompt.candidate_ids, of_prompt, strict=True)
-            for step, row in enumerate(of_candidate)
-        }
-        for ids, number in zip(prompt.candidate_ids, numbers, strict=False):
-            for step, token in enumerate((*ids, END)):
-                tokens = allowed.get(ids[:step], {})
-                if len(tokens) > 1:
-                    rows.append(row_at[ids[:step]])
-                    options.append([token, *(other for other in tokens if other != token)])
-                    targets.append(number)
+        candidates = zip(_steps_of_choice(prompt.candidate_ids), of_prompt, numbers, strict=False)
+        for steps, of_candidate, number in candidates:
+            for step, tokens in steps.items():
+                rows.append(of_candidate[step])
+                options.append(tokens)
+                targets.append(number)
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
         return states[:0, 0].to(torch.promote_types(states.dtype, torch.float32)), targets
     counts = torch.tensor([len(tokens) for tokens in options], device=states.device)
@@ -149,20 +142,23 @@ def _constrained_terms(
     return logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1), targets
 
 
-def _allowed_tokens(candidates: Sequence[TokenIds]) -> dict[TokenIds, dict[int, None]]:
-    """The tokens that may follow each beginning of a candidate, in order; `END` where a candidate ends that
-    others begin with."""
-    allowed: dict[TokenIds, dict[int, None]] = {}
+def _steps_of_choice(candidates: Sequence[TokenIds]) -> list[dict[int, list[int]]]:
+    """Of each candidate the steps at which other tokens are allowed, too, with all that are: first the one
+    taken, `END` where the candidate ends."""
+    allowed: dict[TokenIds, set[int]] = {}
     for ids in candidates:
-        for step, token in enumerate(ids):
-            allowed.setdefault(ids[:step], {})[token] = None
-    for ids in candidates:
-        if ids in allowed:
-            allowed[ids][END] = None
-    return allowed
+        for step, token in enumerate((*ids, END)):
+            allowed.setdefault(ids[:step], set()).add(token)
+    return [
+        {
+            step: [token, *sorted(allowed[ids[:step]] - {token})]
+            for step, token in enumerate((*ids, END))
+            if len(allowed[ids[:step]]) > 1
+        }
+        for ids in candidates
+    ]
 
 
 def _up_to_the_last_choice(candidates: Sequence[TokenIds]) -> list[TokenIds]:
-    allowed = _allowed_tokens(candidates)
-    steps = ([step for step in range(len(ids)) if len(allowed[ids[:step]]) > 1] for ids in candidates)
-    return [ids[: max(choices, default=0)] for ids, choices in zip(candidates, steps, strict=True)]
+    choices = _steps_of_choice(candidates)
+    return [ids[: max(steps, default=0)] for ids, steps in zip(candidates, choices, strict=True)]
