@@ -36,6 +36,7 @@ def test_importing_the_environments_registers_them():
     done = subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True, text=True)
     assert done.stdout.split() == [
         "lgym/BabyAI-v0",
+        "lgym/BabyAI-PickupThenGoToLocal-v0",
         "lgym/RandomFrozenLake-v0",
         "lgym/GuessNumber-v0",
         "lgym/Maze-v0",

@@ -8,6 +8,7 @@ from gymnasium.utils import EzPickle
 
 from lgym.types import ConfigError
 
+OWN_LEVEL = "lgym/BabyAI-PickupThenGoToLocal-v0"
 MOST_DRAWS = 1000  # missions that are drawn until one is of those asked for
 
 
@@ -20,13 +21,15 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
     says whether it was.
 
     Args:
-        levels: the id of a level, such as BabyAI-GoToLocal-v0, or of several, each drawn as often.
+        levels: the id of a level, such as BabyAI-GoToLocal-v0, or of several, each drawn as often:
+            minigrid's, and lgym/BabyAI-PickupThenGoToLocal-v0 (`lgym.envs.babyai_levels`).
         only: a part of missions, or several, of which a mission has to have one; empty for any mission.
         without: a part of missions, or several, of which a mission may have none.
         render_mode: one of minigrid's.
 
     Raises:
-        ValueError: if minigrid is not installed, or has no such level. At a reset, if no mission is as asked.
+        ValueError: if minigrid is not installed, or there is no such level. At a reset, if no mission is as
+            asked.
     """
 
     metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 10}
@@ -49,11 +52,11 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
         ids, self.only, self.without = (
             (given,) if isinstance(given, str) else tuple(given) for given in (levels, only, without)
         )
-        known = sorted(name for name in gymnasium.registry if name.startswith("BabyAI-"))
+        known = sorted(name for name in gymnasium.registry if name.startswith(("BabyAI-", OWN_LEVEL)))
         unknown = [name for name in ids if name not in known]
         if unknown or not ids:
             raise ConfigError(
-                f"levels is {levels!r}, and minigrid has no such level. It has {', '.join(known)}."
+                f"levels is {levels!r}, and there is no such level. There are {', '.join(known)}."
             )
         self._levels = [
             gymnasium.make(name, render_mode=render_mode, disable_env_checker=True).unwrapped for name in ids
@@ -102,3 +105,4 @@ class BabyAIEnv(gymnasium.Env[Any, Any], EzPickle):
 
 
 gymnasium.register("lgym/BabyAI-v0", "lgym.envs.babyai:BabyAIEnv")
+gymnasium.register(OWN_LEVEL, "lgym.envs.babyai_levels:PickupThenGoToLocal")

@@ -143,7 +143,7 @@ def _constrained_terms(
 
 
 def _steps_of_choice(candidates: Sequence[TokenIds]) -> list[dict[int, list[int]]]:
-    """Of each candidate the steps at which other tokens are allowed, too, with all that are: first the one
+    """The steps of each candidate at which other tokens are allowed, too, with all that are: first the one
     taken, `END` where the candidate ends."""
     allowed: dict[TokenIds, set[int]] = {}
     for ids in candidates:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lgym.agents.experts import BabyAIBot
@@ -49,9 +51,25 @@ def test_nothing_is_printed_where_a_level_is_drawn_again(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_bot_fulfills_the_missions_of_a_mixture():
+def test_a_thing_is_picked_up_before_or_after_the_way_to_another():
+    found = missions(levels="lgym/BabyAI-PickupThenGoToLocal-v0")
+    first, then = r"pick up (a|the) \w+ \w+", r"go to (a|the) \w+ \w+"
+    orders = [f"{first}, then {then}", f"{then} after you {first}"]
+    assert all(any(re.fullmatch(order, mission) for order in orders) for mission in found)
+    assert all(any(re.fullmatch(order, mission) for mission in found) for order in orders)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0"],
+        ["BabyAI-PutNextLocal-v0", "BabyAI-UnlockLocalDist-v0"],
+        "lgym/BabyAI-PickupThenGoToLocal-v0",
+    ],
+)
+def test_the_bot_fulfills_the_missions(levels):
     """Catches a planner that was given the level of another episode."""
-    env = make_env("lgym/BabyAI-v0", {"levels": ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0"]})
+    env = make_env("lgym/BabyAI-v0", {"levels": levels})
     bot = BabyAIBot()
     for seed in range(10):
         observation, info = env.reset(seed=seed)
@@ -64,7 +82,7 @@ def test_the_bot_fulfills_the_missions_of_a_mixture():
 
 def test_an_unknown_level_is_refused():
     with pytest.raises(
-        ValueError, match="'BabyAI-GoToMoon-v0', and minigrid has no such level. It has .*GoToLocal-v0"
+        ValueError, match="'BabyAI-GoToMoon-v0', and there is no such level. There are .*GoToLocal-v0"
     ):
         make_env("lgym/BabyAI-v0", {"levels": "BabyAI-GoToMoon-v0"})
 
