@@ -12,7 +12,7 @@ class PickupThenGoToLocal(RoomGridLevel):
     """Pick up one thing, then go to another one, in a room of 8 x 8 with ten things; asked for in either
     order: "pick up the red ball, then go to a grey key", "go to a grey key after you pick up the red ball".
 
-    One of the five tasks of GLAM (Carta et al. 2023, arXiv:2302.02662, section 4.2).
+    One of the five tasks of GLAM (Carta et al. 2023, arXiv:2302.02662).
     """
 
     def __init__(self, **kwargs: Any) -> None:
