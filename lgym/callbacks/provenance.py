@@ -69,11 +69,13 @@ def was_finished(trainer: L.Trainer) -> bool:
 
 
 def subject(trainer: L.Trainer, module: LLMLearner) -> dict[str, Any]:
-    """Algorithm, policy, model and environment, and the returns of known policies there."""
+    """Algorithm (SFT where no rollout goes on to reinforcement learning), policy, model and environment, and
+    the returns of known policies there."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     is_ours = isinstance(data, RolloutDataModule)
+    only_imitates = trainer.max_epochs is not None and 0 < trainer.max_epochs <= module.sft_rollouts
     return {
-        "algorithm": type(module).__name__,
+        "algorithm": "SFT" if only_imitates else type(module).__name__,
         "policy": type(module.policy).__name__,
         "model": Path(module.llm_config.model).name,
         "env": data.env if is_ours else "",

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.runs import lgym
 from lgym.callbacks.provenance import read_run
+from test_resume import IMITATING
 
 
 def test_a_record_that_is_torn_as_it_is_written_leaves_the_one_before(tmp_path, model_folder, monkeypatch):
@@ -26,3 +27,11 @@ def test_a_record_that_is_torn_as_it_is_written_leaves_the_one_before(tmp_path, 
     with pytest.raises(InterruptedError):
         lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="last")
     assert read_run(tmp_path / "version_0") == before
+
+
+@pytest.mark.parametrize(("rollouts", "algorithm"), [(1, "PPO"), (2, "SFT")])
+def test_a_run_that_only_imitates_is_told_by_that(tmp_path, model_folder, rollouts, algorithm):
+    """Else a table would credit PPO with what expert iteration has learned."""
+    options = {**IMITATING, "model__init_args__sft__rollouts": rollouts}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, **options)
+    assert read_run(tmp_path / "version_0")["algorithm"] == algorithm
