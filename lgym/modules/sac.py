@@ -30,14 +30,15 @@ class SAC(TwinLearner):
     def __init__(
         self,
         target_entropy: float = 0.1,
-        temperature: float = 0.1,
+        temperature: float = 1.0,
         soft_critic: bool = False,
         **kwargs: Any,
     ) -> None:
         """
         Args:
             target_entropy: κ, the share of the largest entropy that the policy is held at, from 0 to 1.
-            temperature: α at the start, above 0.
+            temperature: α at the start, above 0. A small one lets the policy follow action values that have met
+                no reward yet, and explore no longer.
             soft_critic: add α H(π) at the state that bootstraps to the targets of action values.
             **kwargs: of `ReplayLearner`.
         """
