@@ -1,10 +1,11 @@
 """An agent for BabyAI's levels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lgym.agents.base import TextAgent
 from lgym.agents.minigrid_view import mission_text, view_text
+from lgym.memory.entries import Memory, RememberedTurn
 
 
 class BabyAIAgent(TextAgent):
@@ -12,7 +13,8 @@ class BabyAIAgent(TextAgent):
     (Carta et al. 2023, GLAM, arXiv:2302.02662): the mission, what is seen and carried, and six actions.
 
     What is not in view is not said, and neither is the direction. `data.history` shows earlier turns beside
-    it, as GLAM shows the last two.
+    it, as GLAM shows the last two; `data.working_memory` no more than the last answers, in fewer tokens: "You
+    did: turn left, turn left, go forward."
     """
 
     system_prompt = (
@@ -23,3 +25,10 @@ class BabyAIAgent(TextAgent):
 
     def format_observation(self, observation: Mapping[str, Any]) -> str:
         return f"{mission_text(observation['mission'])} {view_text(observation['image'])}"
+
+    def summarize(self, turns: Sequence[RememberedTurn]) -> str:
+        return ", ".join(turn.answer for turn in turns)
+
+    def render_memory(self, observation_text: str, recent: str, similar: Sequence[Memory]) -> str:
+        done = f"{observation_text} You did: {recent}." if recent else observation_text
+        return super().render_memory(done, "", similar)

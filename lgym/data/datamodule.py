@@ -119,6 +119,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             self.self_imitation,
             self.sft_batch_size,
             scores_candidates=policy.scores_candidates,
+            memory=MemoryPrompt(self.agent, self.working_memory),
         )
 
     @property

@@ -37,8 +37,8 @@ class SAC(TwinLearner):
         """
         Args:
             target_entropy: κ, the share of the largest entropy that the policy is held at, from 0 to 1.
-            temperature: α at the start, above 0. A small one lets the policy follow action values that have met
-                no reward yet, and explore no longer.
+            temperature: α at the start, above 0. A small one lets the policy follow action values that have
+                met no reward yet, and explore no longer.
             soft_critic: add α H(π) at the state that bootstraps to the targets of action values.
             **kwargs: of `ReplayLearner`.
         """

@@ -6,7 +6,9 @@ import pytest
 
 from lgym.agents import BabyAIAgent
 from lgym.agents.experts import BabyAIBot
+from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.envs import make_env
+from lgym.memory import Memory, RememberedTurn, WorkingMemory
 
 pytest.importorskip("minigrid")
 
@@ -52,3 +54,15 @@ def test_levels_that_are_drawn_again_are_not_printed(env, capsys):
     for seed in range(100):
         env.reset(seed=seed)
     assert capsys.readouterr().out == ""
+
+
+def test_a_working_memory_is_the_last_answers():
+    """Without the views before, which would make prompts as long as with `data.history`."""
+    turns = [RememberedTurn("a view", answer, 0.0) for answer in ("pick up", "turn left", "go forward")]
+    agent = BabyAIAgent()
+    memory = MemoryPrompt(agent, WorkingMemory(turns=2))
+    assert memory.read("You see a door.") == "You see a door."
+    assert memory.read("You see a door.", turns) == "You see a door. You did: turn left, go forward."
+    shown = agent.render_memory("You see a door.", "toggle", [Memory("drop", 0.5, 0, 1.0)])
+    assert "drop; return +0.5" in shown
+    assert shown.endswith("You see a door. You did: toggle.")

@@ -28,7 +28,9 @@ class Demonstration:
         response_text: without an end-of-turn token.
         candidates: the candidates of the choice; empty where unknown, and where there was no choice.
         response_ids: the tokens that a model sampled as this response; empty where it came as text.
-        begins: whether no turn of its episode comes before it; otherwise `data.history` shows those that do.
+        begins: whether no turn of its episode comes before it; otherwise `data.history` and
+            `data.working_memory` show those that do.
+        reward: what the environment paid for the response; 0 where unknown.
     """
 
     observation_text: str
@@ -36,6 +38,7 @@ class Demonstration:
     candidates: tuple[str, ...] = field(default=(), compare=False)
     response_ids: tuple[int, ...] = field(default=(), compare=False)
     begins: bool = field(default=True, compare=False)
+    reward: float = field(default=0.0, compare=False)
 
 
 class DemonstrationSource(Protocol):
@@ -170,6 +173,7 @@ class ExpertDemonstrations:
                     f"{error}"
                 ) from error
             observation, reward, terminated, truncated, info = env.step(agent.parse(response).action)
+            turns[-1] = replace(turns[-1], reward=float(reward))
             episode_return += float(reward)
             done = terminated or truncated
         return episode_return, turns

@@ -16,6 +16,8 @@ from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.action_candidates import candidate_number
 from lgym.data.prompts.conversation import Conversation
+from lgym.data.prompts.memory_prompt import MemoryPrompt, remembered
+from lgym.memory import RememberedTurn
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
 
@@ -34,6 +36,8 @@ class SFTSampler:
         self_imitation: whose episodes come and go.
         size: turns drawn for one minibatch.
         scores_candidates: whether responses name a candidate.
+        memory: adds the working memory to the observations of `demonstrations`; those of the best episodes
+            have what they were shown. `None` adds nothing.
     """
 
     agent: TextAgent
@@ -44,9 +48,10 @@ class SFTSampler:
     size: int
     _: KW_ONLY
     scores_candidates: bool
+    memory: MemoryPrompt | None = None
 
     def __post_init__(self) -> None:
-        self._demonstrated = list(self._as_asked(self.demonstrations))
+        self._demonstrated = list(self._as_asked(self.demonstrations, self.memory))
         self._turns = self._demonstrated
 
     def add_rollout(self, rollout: Rollout) -> None:
@@ -74,20 +79,26 @@ class SFTSampler:
         chosen = rng.choice(len(self._turns), size=min(self.size, len(self._turns)), replace=False)
         return _batch([self._turns[i] for i in chosen.tolist()])
 
-    def _as_asked(self, demonstrations: Iterable[Demonstration]) -> Iterator[tuple[Prompt, Response]]:
+    def _as_asked(
+        self, demonstrations: Iterable[Demonstration], memory: MemoryPrompt | None = None
+    ) -> Iterator[tuple[Prompt, Response]]:
         """Each turn with the prompt that asks for it in play, behind the turns of its episode before it."""
+        memory = memory or MemoryPrompt(self.agent)
         conversation = self.conversation()
+        before: list[RememberedTurn] = []
         for turn in demonstrations:
             if turn.begins:
-                conversation = self.conversation()
+                conversation, before = self.conversation(), []
             candidates: Sequence[str] = ()
             choice = -1
             if self.scores_candidates:
                 candidates = turn.candidates or tuple(self.agent.actions)
                 choice = self._choice(turn, candidates)
-            prompt = conversation.prompt(turn.observation_text, candidates)
+            prompt = conversation.prompt(memory.read(turn.observation_text, before), candidates)
             response = self.demonstrated(prompt, turn.response_text, turn.response_ids, choice)
             conversation.respond(response)
+            text = remembered(turn.observation_text)
+            before.append(RememberedTurn(text, str(response.action_text), turn.reward))
             yield prompt, response
 
     def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:

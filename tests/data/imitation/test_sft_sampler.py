@@ -17,7 +17,9 @@ from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, _batch
 from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.data.prompts.prompt_builder import PromptBuilder
+from lgym.memory import WorkingMemory
 from lgym.models import LLMConfig
 from lgym.modules import GRPO
 from lgym.policies import GenerationPolicy
@@ -55,28 +57,32 @@ def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> S
 
 @pytest.mark.parametrize("demonstrated", [letters, candidate])
 @pytest.mark.parametrize("history", [0, 1, "full"])
-def test_demonstrated_turns_are_asked_for_as_in_play(history, demonstrated):
+@pytest.mark.parametrize("working", [None, WorkingMemory(turns=2)])
+def test_demonstrated_turns_are_asked_for_as_in_play(working, history, demonstrated):
     """With the turns before them, and none of the episode before: a policy that learned from other prompts
     than it is asked would have learned little."""
     agent = echo.EchoAgent()
     builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     episodes = [[(0, "red"), (2, "blue"), (1, "green")], [(2, "blue"), (0, "red")]]
     chooses = demonstrated is candidate
-    played = EpisodePrompts(agent, builder, scores_candidates=chooses, history=history)
+    memory = MemoryPrompt(agent, working)
+    played = EpisodePrompts(agent, builder, scores_candidates=chooses, history=history, memory=memory)
     asked, demonstrations = [], []
     for turns in episodes:
         played.begin()
         for number, (observation, text) in enumerate(turns):
             asked.append(played.observe(observation, {}))
             choice = agent.actions.index(text) if chooses else -1
-            played.respond(demonstrated(asked[-1], text, (), choice), 0.0)
+            played.respond(demonstrated(asked[-1], text, (), choice), number / 2)
             words = agent.format_observation(observation)
-            demonstrations.append(Demonstration(words, text, begins=number == 0))
+            demonstrations.append(Demonstration(words, text, begins=number == 0, reward=number / 2))
     start = partial(Conversation, builder, history)
-    found = SFTSampler(agent, start, demonstrated, demonstrations, None, 10, scores_candidates=chooses)
+    found = SFTSampler(
+        agent, start, demonstrated, demonstrations, None, 10, scores_candidates=chooses, memory=memory
+    )
     batch = found.sample(rng())
     assert {prompt.token_ids for prompt in batch.prompts} == {prompt.token_ids for prompt in asked}
-    assert len(batch.prompts) == {0: 3, 1: 5, "full": 5}[history]
+    assert len(batch.prompts) == (3 if history == 0 and working is None else 5)
 
 
 def rng():
