@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from helpers.echo import EchoAgent
 from helpers.learners import RecordingLearner, attach
 from helpers.prompts import make_prompt, response_batch
-from helpers.scripted import text_response
+from helpers.scripted import CandidateScorer, text_response
 from lgym.agents import FrozenLakeAgent
 from lgym.data import ReplayBuffer, RolloutDataModule
 from lgym.data.imitation.demonstrations import Demonstration
+from lgym.memory import WorkingMemory
+from lgym.policies.distribution_cache import choice_response
 
 
 def echo_returns(**kwargs):
@@ -90,6 +93,29 @@ def test_experts_may_demonstrate_in_another_environment():
         )
         attach(data, RecordingLearner(uses_sft=True)).setup("fit")
         assert data._demonstrated[0].response_text == f"({size}, {size})"
+
+
+def test_demonstrations_are_shown_with_the_working_memory():
+    """As play shows it, and of their own episode."""
+
+    class Walk:
+        def demonstrations(self, agent, make_env):
+            return [Demonstration("a cell", name, begins=name == "down") for name in ("down", "right")]
+
+    policy = CandidateScorer()
+    policy.demonstrated = lambda prompt, text, token_ids, choice: choice_response(prompt, choice)
+    data = RolloutDataModule(
+        env="FrozenLake-v1",
+        agent=FrozenLakeAgent(),
+        episodes_per_rollout=1,
+        num_envs=1,
+        working_memory=WorkingMemory(),
+        demonstrations=[Walk()],
+    )
+    attach(data, RecordingLearner(policy, uses_sft=True)).setup("fit")
+    batch = data._sft_sampler().sample(np.random.default_rng(0))
+    texts = sorted(prompt.observation_text for prompt in batch.prompts)
+    assert texts == ["This episode:\na cell -> down (+0)\nNow:\na cell", "a cell"]
 
 
 @pytest.mark.parametrize("name", ["update_epochs", "minibatch_size"])
