@@ -16,7 +16,6 @@ from lgym.data.logged.collector import LoggedCollector
 from lgym.data.logged.episodes import LoggedEpisode, read_episodes
 from lgym.data.logged.play import LoggedPlay
 from lgym.data.prompts.action_candidates import candidates_of
-from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
@@ -113,7 +112,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         policy = self.learner.policy
         return SFTSampler(
             self.agent,
-            partial(Conversation, self.prompt_builder("fit"), self.history),
+            partial(EpisodePrompts, self.agent, self.prompt_builder("fit"), history=self.history),
             policy.demonstrated,
             self._demonstrated,
             self.self_imitation,

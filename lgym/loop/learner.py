@@ -19,6 +19,7 @@ from lgym.batch import ResponseBatch
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.prompts.conversation import Conversation, History
+from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.loop.keywords import build_ppo, generation_policy, read_pace
 from lgym.loop.loop_rollout import LoopEpisode, LoopTurn, rollout_of
@@ -121,7 +122,7 @@ class LoopLearner:
             )
         sampler = SFTSampler(
             agent,
-            partial(Conversation, self._builder(agent.system_prompt), 0),
+            partial(EpisodePrompts, agent, self._builder(agent.system_prompt)),
             self.module.policy.demonstrated,
             turns,
             None,

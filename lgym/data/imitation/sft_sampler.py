@@ -15,9 +15,8 @@ from lgym.batch import ResponseBatch
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.action_candidates import candidate_number
-from lgym.data.prompts.conversation import Conversation
-from lgym.data.prompts.memory_prompt import MemoryPrompt, remembered
-from lgym.memory import RememberedTurn
+from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
 
@@ -29,7 +28,7 @@ class SFTSampler:
 
     Args:
         agent: whose words they are.
-        conversation: begins the prompts of an episode, with as many earlier turns as are shown in play.
+        prompts: makes the prompts of episodes as in play, but for the memory, which is given to it.
         demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled,
             and the number of the candidate that it names, or -1.
         demonstrations: turns that are always there.
@@ -41,7 +40,7 @@ class SFTSampler:
     """
 
     agent: TextAgent
-    conversation: Callable[[], Conversation]
+    prompts: Callable[..., EpisodePrompts]
     demonstrated: Callable[[Prompt, str, tuple[int, ...], int], Response]
     demonstrations: Sequence[Demonstration]
     self_imitation: BestEpisodeBuffer | None
@@ -83,22 +82,19 @@ class SFTSampler:
         self, demonstrations: Iterable[Demonstration], memory: MemoryPrompt | None = None
     ) -> Iterator[tuple[Prompt, Response]]:
         """Each turn with the prompt that asks for it in play, behind the turns of its episode before it."""
-        memory = memory or MemoryPrompt(self.agent)
-        conversation = self.conversation()
-        before: list[RememberedTurn] = []
+        prompts = self.prompts(memory=memory)
         for turn in demonstrations:
             if turn.begins:
-                conversation, before = self.conversation(), []
+                prompts.begin()
             candidates: Sequence[str] = ()
             choice = -1
             if self.scores_candidates:
                 candidates = turn.candidates or tuple(self.agent.actions)
                 choice = self._choice(turn, candidates)
-            prompt = conversation.prompt(memory.read(turn.observation_text, before), candidates)
+            prompts.observation_text = turn.observation_text
+            prompt = prompts.prompt(candidates)
             response = self.demonstrated(prompt, turn.response_text, turn.response_ids, choice)
-            conversation.respond(response)
-            text = remembered(turn.observation_text)
-            before.append(RememberedTurn(text, str(response.action_text), turn.reward))
+            prompts.respond(response, turn.reward)
             yield prompt, response
 
     def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:

@@ -15,7 +15,6 @@ from helpers.scripted import CandidateScorer, TextSpeaker, text_response
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, _batch
-from lgym.data.prompts.conversation import Conversation
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.data.prompts.prompt_builder import PromptBuilder
@@ -46,7 +45,7 @@ def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> S
     agent = agent or echo.EchoAgent()
     return SFTSampler(
         agent,
-        partial(Conversation, builder, 0),
+        partial(EpisodePrompts, agent, builder),
         demonstrated,
         demonstrations,
         buffer,
@@ -76,9 +75,9 @@ def test_demonstrated_turns_are_asked_for_as_in_play(working, history, demonstra
             played.respond(demonstrated(asked[-1], text, (), choice), number / 2)
             words = agent.format_observation(observation)
             demonstrations.append(Demonstration(words, text, begins=number == 0, reward=number / 2))
-    start = partial(Conversation, builder, history)
+    prompts = partial(EpisodePrompts, agent, builder, history=history)
     found = SFTSampler(
-        agent, start, demonstrated, demonstrations, None, 10, scores_candidates=chooses, memory=memory
+        agent, prompts, demonstrated, demonstrations, None, 10, scores_candidates=chooses, memory=memory
     )
     batch = found.sample(rng())
     assert {prompt.token_ids for prompt in batch.prompts} == {prompt.token_ids for prompt in asked}
