@@ -46,13 +46,15 @@ def test_an_algorithm_learns_to_say_the_word(tmp_path, model_folder, algorithm, 
 
 
 @pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("algorithm", [DQN, partial(DQN, action_values="head"), SAC])
-def test_an_algorithm_learns_from_replayed_turns(tmp_path, model_folder, algorithm, sign):
-    """The same, of a quarter of the turns."""
+@pytest.mark.parametrize(
+    ("algorithm", "rate"), [(DQN, 0.005), (partial(DQN, action_values="head"), 0.005), (SAC, 0.003)]
+)
+def test_an_algorithm_learns_from_replayed_turns(tmp_path, model_folder, algorithm, rate, sign):
+    """The same, of a quarter of the turns. At 0.005 SAC loses its features again, after ten rollouts."""
     module = algorithm(
         llm=tiny_config(model_folder),
         policy=CandidatePolicy(length_normalization="token", temperature=3),
-        optimizer=partial(torch.optim.AdamW, lr=0.005),
+        optimizer=partial(torch.optim.AdamW, lr=rate),
         lr_scheduler=None,
     )
     buffer = ReplayBuffer(minibatch_size=64, updates_per_rollout=16, learning_starts=32)
