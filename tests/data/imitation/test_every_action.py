@@ -63,9 +63,9 @@ def test_a_run_begins_with_all_actions_alike(tmp_path, model_folder):
         model_folder,
         data__demonstrations='[{"class_path": "lgym.data.EveryAction"}]',
         data__update_epochs=60,
-        model__init_args__optimizer='{"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}}',
+        model__init_args__optimizer='{"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.003}}',
         trainer__gradient_clip_val=None,
     )
     metrics = scalars(tmp_path)
     assert len(metrics["loss/sft"]) == 1
-    assert list(metrics["policy/entropy"].values()) == [pytest.approx(math.log(3), rel=0.03)]
+    assert list(metrics["policy/entropy"].values()) == [pytest.approx(math.log(3), rel=0.01)]
