@@ -71,7 +71,7 @@ def evaluate_batch(policy: LLMPolicy, batch: ResponseBatch) -> PolicyOutput:
     """The policy's output for all turns of a batch, [B, T] on the CPU, in passes of bounded size."""
     longest = max(map(len, batch.response_ids)) + max(len(prompt.token_ids) for prompt in batch.prompts)
     size = max(1, min(RESPONSES_PER_PASS, TOKENS_PER_PASS // longest))
-    whole = PolicyOutput(*(torch.zeros(batch.action_mask.shape) for _ in range(3)))
+    whole = PolicyOutput(*(torch.zeros(batch.action_mask.shape, dtype=torch.float32) for _ in range(3)))
     known = batch.old_candidate_logprobs
     distributions = None if known is None else torch.full_like(known, -torch.inf)
     for rows in batch.split(size, range(len(batch.prompt_chains))):

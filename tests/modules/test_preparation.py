@@ -43,10 +43,13 @@ def test_the_reference_is_the_model_without_adapters():
     assert float(metrics["policy/ref_kl"]) > 0
 
 
-def test_a_whole_batch_is_evaluated_as_the_policy_does():
-    """The values that `advantage_level: token` starts from, and the log-probabilities of the reference."""
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_a_whole_batch_is_evaluated_as_the_policy_does(default):
+    """The values that `advantage_level: token` starts from, and the log-probabilities of the reference, also
+    where the trainer's precision (64-true) makes new tensors doubles."""
     module = text_learner(PPO, advantage_level="token")
     batch, _ = response_batch(text_rollout())
+    torch.set_default_dtype(default)
     with module.inference() as policy:
         found = evaluate_batch(policy, batch)
     with torch.no_grad():
