@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, pairwise
+from itertools import chain
 
 import gymnasium
 import numpy as np
@@ -19,9 +19,6 @@ from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.memory_prompt import MemoryPrompt
 from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
-
-NEIGHBORS = 4
-"""Turns of a pass that stay together. More would save little, and make the turns of a minibatch too alike."""
 
 
 @dataclass(eq=False)
@@ -69,9 +66,8 @@ class SFTSampler:
         return bool(self._demonstrated)
 
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
-        """One shuffled pass over all turns: the demonstrations, and those of the best episodes so far. Turns
-        that begin alike stay together in fours: a minibatch computes what they share once."""
-        order = _shuffled([prompt for prompt, _ in self._turns], rng)
+        """One shuffled pass over all turns: the demonstrations, and those of the best episodes so far."""
+        order = rng.permutation(len(self._turns)).tolist()
         for start in range(0, len(order), self.size):
             yield _batch([self._turns[i] for i in order[start : start + self.size]])
 
@@ -138,15 +134,6 @@ def _episodes(rollout: Rollout) -> list[FinishedEpisode]:
         FinishedEpisode(sum(rewards), seed, tuple(turns), tuple(rewards))
         for rewards, seed, turns in episodes.values()
     ]
-
-
-def _shuffled(prompts: Sequence[Prompt], rng: np.random.Generator) -> list[int]:
-    """A random order in which `NEIGHBORS` prompts that begin alike follow each other."""
-    alike = sorted(range(len(prompts)), key=lambda i: prompts[i].token_ids)
-    offset = int(rng.integers(NEIGHBORS))
-    starts = [0, *range(offset or NEIGHBORS, len(alike), NEIGHBORS), len(alike)]
-    groups = [alike[start:end] for start, end in pairwise(starts)]
-    return [i for number in rng.permutation(len(groups)).tolist() for i in groups[number]]
 
 
 def _batch(turns: Sequence[tuple[Prompt, Response]]) -> ResponseBatch:
