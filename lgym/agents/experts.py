@@ -1,4 +1,5 @@
-"""Scripted experts to demonstrate with: each has `act(observation, info)`, a planner `begin(env)` too."""
+"""Scripted experts to demonstrate with: each has `act(observation, info)`, a planner more of
+`lgym.data.ExpertDemonstrations`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -107,18 +108,21 @@ class Walkthrough:
 
 
 class SokobanSolver:
-    """A shortest way to solve each level of `lgym/Sokoban-v0`, by `lgym.envs.sokoban.solution`."""
+    """A shortest way to solve each level of `lgym/Sokoban-v0`, by `lgym.envs.sokoban.solution`, from wherever
+    its boxes are."""
 
     def begin(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Solve the level of an episode. Raises `ConfigError` for an environment that is no Sokoban."""
+        """Look at the level of an episode. Raises `ConfigError` for an environment that is no Sokoban."""
         if not isinstance(env.unwrapped, sokoban.SokobanEnv):
             raise ConfigError(
                 f"SokobanSolver solves levels of lgym/Sokoban-v0, and {type(env.unwrapped).__name__} is none."
             )
-        self._moves = iter(sokoban.solution(env.unwrapped.level) or ())
+        self._env = env.unwrapped
 
-    def act(self, observation: Any, info: Mapping[str, Any]) -> int:
-        return next(self._moves)
+    def act(self, observation: Any, info: Mapping[str, Any]) -> int | None:
+        """The next move; `None` where no way leads on, since a box is stuck."""
+        moves = sokoban.solution(self._env.level)
+        return moves[0] if moves else None
 
 
 class BabyAIBot:
@@ -137,9 +141,20 @@ class BabyAIBot:
                 "begins with BabyAI-."
             )
         self._planner = Planner(level)
+        self._played: Any = None
 
-    def act(self, observation: Any, info: Mapping[str, Any]) -> int:
-        return int(self._planner.replan())
+    def act(self, observation: Any, info: Mapping[str, Any]) -> int | None:
+        """The next move; `None` where a box has been opened, which no plan knows."""
+        from minigrid.utils.baby_ai_bot import DisappearedBoxError
+
+        try:
+            return int(self._planner.replan(self._played))
+        except DisappearedBoxError:
+            return None
+
+    def played(self, action: Any) -> None:
+        """Plan on from what was played in the last turn, which was perhaps another move."""
+        self._played = self._planner.mission.unwrapped.actions(int(action))
 
 
 def _generator(seed: int) -> np.random.Generator:

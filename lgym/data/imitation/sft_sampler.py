@@ -86,25 +86,25 @@ class SFTSampler:
         for turn in demonstrations:
             if turn.begins:
                 prompts.begin()
-            candidates: Sequence[str] = ()
-            choice = -1
-            if self.scores_candidates:
-                candidates = turn.candidates or tuple(self.agent.actions)
-                choice = self._choice(turn, candidates)
             prompts.observation_text = turn.observation_text
-            prompt = prompts.prompt(candidates)
-            response = self.demonstrated(prompt, turn.response_text, turn.response_ids, choice)
-            prompts.respond(response, turn.reward)
+            prompt = prompts.prompt(
+                (turn.candidates or tuple(self.agent.actions)) if self.scores_candidates else ()
+            )
+            response = self._response(prompt, turn.response_text, turn.response_ids)
+            played = self._response(prompt, turn.played_text) if turn.played_text else response
+            prompts.respond(played, turn.reward)
             yield prompt, response
 
-    def _choice(self, demonstration: Demonstration, candidates: Sequence[str]) -> int:
-        number = candidate_number(self.agent, demonstration.response_text, candidates)
+    def _response(self, prompt: Prompt, text: str, token_ids: tuple[int, ...] = ()) -> Response:
+        if not self.scores_candidates:
+            return self.demonstrated(prompt, text, token_ids, -1)
+        number = candidate_number(self.agent, text, prompt.candidates)
         if number is None:
             raise ConfigError(
-                f"The demonstration {demonstration.response_text!r} names none of the candidates "
-                f"{', '.join(map(repr, candidates))} at the observation {demonstration.observation_text!r}."
+                f"The demonstration {text!r} names none of the candidates "
+                f"{', '.join(map(repr, prompt.candidates))} at the observation {prompt.observation_text!r}."
             )
-        return number
+        return self.demonstrated(prompt, text, token_ids, number)
 
 
 def load_demonstrations(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import gymnasium
 import jsonargparse
@@ -187,6 +188,71 @@ def test_an_expert_may_keep_its_good_episodes_only():
     assert turns == [Demonstration(word, word) for word in map(shown_after, (0, 2))]
     with pytest.raises(ValueError, match=r"None of the 5 episodes of Namer returned 1 or more, the best 0"):
         ExpertDemonstrations(Namer(shift=1), episodes=5, min_return=1.0).demonstrations(agent, echo.EchoEnv)
+
+
+class Listener(Namer):
+    """Keeps what it is told that was played."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def played(self, action):
+        self.told.append(int(action))
+
+
+def test_noise_plays_other_answers_than_are_learned():
+    """Of 400 turns about 0.3 * 2 / 3 are played otherwise; what is learned is always the word that was shown,
+    the reward is that of what was played, and the expert is told."""
+    expert = Listener()
+    source = ExpertDemonstrations(expert, episodes=4, noise=0.3)
+    turns = source.demonstrations(echo.EchoAgent(), lambda: echo.EchoEnv(turns=100))
+    assert all(turn.response_text == turn.observation_text for turn in turns)
+    played = [turn.played_text or turn.response_text for turn in turns]
+    assert [echo.WORDS[action] for action in expert.told] == played
+    assert [turn.reward for turn in turns] == [
+        float(text == turn.response_text) for text, turn in zip(played, turns, strict=True)
+    ]
+    others = sum(turn.reward == 0 for turn in turns)
+    assert 50 < others < 115, "80, and 8 of a standard deviation"
+    again = ExpertDemonstrations(Namer(), episodes=4, noise=0.3)
+    second = again.demonstrations(echo.EchoAgent(), lambda: echo.EchoEnv(turns=100))
+    assert [turn.played_text for turn in second] == [turn.played_text for turn in turns]
+    assert len({tuple(played[start : start + 100]) for start in range(0, 400, 100)}) == 4
+
+
+def test_noise_is_refused_where_it_cannot_be_drawn():
+    with pytest.raises(ValueError, match=r"The expert's noise is 1.5; it must be 0 or more, and below 1"):
+        ExpertDemonstrations(Namer(), noise=1.5)
+
+    class Nameless(echo.EchoAgent):
+        actions = ()
+
+        def extract_action(self, text):
+            return ParsedAction(echo.WORDS.index(text.strip().lower()))
+
+    source = ExpertDemonstrations(Namer(as_text=True), episodes=9, noise=0.5)
+    with pytest.raises(ValueError, match=r"noise is 0.5, which draws .*, and Nameless names none: leave"):
+        source.demonstrations(Nameless(), echo.EchoEnv)
+
+
+class Puzzled(Namer):
+    """Knows no answer to the word blue."""
+
+    def act(self, observation, info):
+        return None if echo.WORDS[observation] == "blue" else super().act(observation, info)
+
+
+def test_an_expert_that_sees_no_way_on_ends_the_episode():
+    """Its turns so far are learned from. An episode that it cannot even begin is refused."""
+    env = partial(echo.EchoEnv, turns=50)
+    seeds = [seed for seed in range(20) if shown_after(seed) != "blue"]
+    turns = ExpertDemonstrations(Puzzled(), 1, seed=seeds[0]).demonstrations(echo.EchoAgent(), env)
+    everything = ExpertDemonstrations(Namer(), 1, seed=seeds[0]).demonstrations(echo.EchoAgent(), env)
+    assert turns == everything[: [turn.response_text for turn in everything].index("blue")]
+    blue = next(seed for seed in range(20) if shown_after(seed) == "blue")
+    with pytest.raises(ValueError, match="Puzzled answered None to the observation 2"):
+        ExpertDemonstrations(Puzzled(), 1, seed=blue).demonstrations(echo.EchoAgent(), env)
 
 
 class Mute(TextAgent):

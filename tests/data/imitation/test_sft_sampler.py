@@ -84,6 +84,29 @@ def test_demonstrated_turns_are_asked_for_as_in_play(working, history, demonstra
     assert len(batch.prompts) == (3 if history == 0 and working is None else 5)
 
 
+@pytest.mark.parametrize("demonstrated", [letters, candidate])
+def test_the_turns_before_are_those_that_were_played(demonstrated):
+    """What is learned is the expert's answer; what later prompts show is the noise in its place, as play
+    would."""
+    agent = echo.EchoAgent()
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    prompts = partial(EpisodePrompts, agent, builder, history=1)
+    chooses = demonstrated is candidate
+
+    def asked(*turns):
+        found = SFTSampler(agent, prompts, demonstrated, turns, None, 10, scores_candidates=chooses)
+        return {
+            prompt.observation_text: (prompt.token_ids, response.token_ids, response.choice)
+            for prompt, response in found._turns
+        }
+
+    second = Demonstration("blue", "blue", begins=False)
+    noisy = asked(Demonstration("red", "red", played_text="green"), second)
+    green, red = (asked(Demonstration("red", text), second) for text in ("green", "red"))
+    assert noisy["blue"] == green["blue"] != red["blue"]
+    assert noisy["red"] == red["red"] != green["red"]
+
+
 def rng():
     return np.random.default_rng(0)
 
