@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from helpers.runs import checkpoint, lgym
 
@@ -18,6 +19,7 @@ BUFFER = (
     '"updates_per_rollout": 2, "learning_starts": 8}}'
 )
 LONG = ("blackjack_grpo", "frozen_lake_think", "guess_number", "textworld")  # free text, and games to compile
+UNCLIPPED = ("a2c", "reinforce", "dqn", "sac")
 LOGGED = {
     "turns": [{"observation": "Your hand: hard 12 against 4", "response": "stay", "reward": -1.0}] * 8,
     "terminated": True,
@@ -88,20 +90,24 @@ def test_a_config_runs(config, tmp_path, model_folder):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda path: path.stem)
 def test_an_algorithm_takes_the_place_of_a_tasks_own(algorithm, tmp_path, model_folder):
-    """Of settings that it does not have none stays behind, and what it needs is in its YAML."""
-    size = "episodes_per_rollout" if "episodes_per_rollout" in algorithm.read_text() else "turns_per_rollout"
+    """Of settings that it does not have none stays behind, and what it needs is in its YAML. Blackjack's has
+    the most: a loss, a critic, an optimizer, a schedule and the size of rollouts. The clip of PPO's loss, and
+    its learning rate, are not for losses that nothing clips."""
+    size = "turns_per_rollout" if algorithm.stem in ("dqn", "sac") else "episodes_per_rollout"
     lgym(
         "fit",
         tmp_path,
         model_folder,
-        (FOLDER / "frozen_lake.yaml", algorithm),
+        (FOLDER / "blackjack.yaml", algorithm),
         trainer__enable_progress_bar="false",
         trainer__accelerator="cpu",
         trainer__max_epochs=1,
         data__num_envs=4,
         data__eval_episodes=3,
-        data__max_episode_steps=6,
         **{f"data__{size}": 8},
     )
     run = json.loads((tmp_path / "version_0" / "run.json").read_text())
     assert run["algorithm"].lower() == algorithm.stem
+    settings = yaml.safe_load((tmp_path / "version_0" / "config.yaml").read_text())["model"]["init_args"]
+    assert ((settings.get("loss") or {}).get("clip_low") is None) == (algorithm.stem in UNCLIPPED)
+    assert (settings["optimizer"] is None) == (algorithm.stem in UNCLIPPED)
