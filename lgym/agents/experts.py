@@ -98,13 +98,14 @@ class Walkthrough:
     """The way to win that the environment itself knows, `info["policy_commands"]`, as `lgym/TextWorld-v0`
     has it."""
 
-    def act(self, observation: Any, info: Mapping[str, Any]) -> str:
-        if not info.get("policy_commands"):
+    def act(self, observation: Any, info: Mapping[str, Any]) -> str | None:
+        """The next command; `None` where no way leads on."""
+        if "policy_commands" not in info:
             raise ConfigError(
                 "Walkthrough follows policy_commands, and the info has none: take an environment that tells "
                 "a way to win, such as lgym/TextWorld-v0."
             )
-        return str(info["policy_commands"][0])
+        return next(map(str, info["policy_commands"]), None)
 
 
 class SokobanSolver:

@@ -101,6 +101,7 @@ def test_the_dealers_rule_is_disturbed_as_often_as_it_says():
 
 def test_a_walkthrough_takes_the_next_command_that_wins():
     assert Walkthrough().act("", {"policy_commands": ["go east", "open box"]}) == "go east"
+    assert Walkthrough().act("", {"policy_commands": []}) is None, "the game is lost"
     with pytest.raises(ValueError, match="the info has none: take an environment that tells"):
         Walkthrough().act("", {})
 
