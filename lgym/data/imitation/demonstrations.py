@@ -1,14 +1,12 @@
-"""Demonstrations as text: from a JSON Lines file, or played by a scripted expert."""
+"""Demonstrations as text, and those from a JSON Lines file."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import gymnasium
-import numpy as np
-from tqdm import tqdm
 
 from lgym.agents.base import TextAgent
 from lgym.data.prompts.action_candidates import candidate_of
@@ -52,18 +50,6 @@ class DemonstrationSource(Protocol):
     def demonstrations(self, agent: Any, make_env: Any) -> Any:
         """A list of `Demonstration` in the words of a `TextAgent`, for the environments that `make_env()`
         makes."""
-
-
-class ScriptedExpert(Protocol):
-    """A policy that plays by a rule.
-
-    One that plans may have `begin(env)` too, which is called when an episode of the environment begins, and
-    `played(action)`, which is told what was played in each turn: its own answer, or noise.
-    """
-
-    def act(self, observation: Any, info: Any) -> Any:
-        """The answer to the outcome of `reset` or `step`: a text, or an action of the environment. `None`
-        ends the episode here, where noise has led to a place that no way leads on from."""
 
 
 class JsonlDemonstrations:
@@ -116,110 +102,10 @@ class JsonlDemonstrations:
             readable = (pair for pair in pairs if agent.parse(pair[1]).ok)
             yield from (Demonstration(*pair, begins=number == 0) for number, pair in enumerate(readable))
         elif any_form and isinstance(record.get("messages"), list):
-            yield from (_checked(agent, *pair) for pair in _exchanges(record["messages"]))
+            yield from (checked(agent, *pair) for pair in _exchanges(record["messages"]))
         else:
             keys = self.observation_key, self.response_key
-            yield _checked(agent, *observation_and_response(record, agent, *keys))
-
-
-class ExpertDemonstrations:
-    """Demonstrations of a scripted expert, played in the environment.
-
-    An expert makes no mistakes, so that nothing shows what to do after one. With `noise` some of its answers
-    are not played but a random one is, as the model's mistakes will be, and the expert says what to do there
-    ("DART: Noise Injection for Robust Imitation Learning", Laskey et al. 2017, arXiv:1703.09327).
-
-    Args:
-        policy: the expert, by class_path: anything with `act(observation, info)`. One that plans may have
-            `begin(env)`, called when an episode begins, and `played(action)`, called with what was played in
-            a turn; one that sees no way on answers `None`, which ends the episode.
-        episodes: the number of episodes that it plays, one or more.
-        seed: the reset seed of the first episode; the next are seed + 1, seed + 2 and so on.
-        min_return: the lowest return of an episode that is kept; null keeps all.
-        noise: the probability of a turn to be played by a random one of the agent's candidates. What is
-            learned there is the expert's answer all the same.
-    """
-
-    def __init__(
-        self,
-        policy: ScriptedExpert,
-        episodes: int = 100,
-        seed: int = 0,
-        min_return: float | None = None,
-        noise: float = 0.0,
-    ) -> None:
-        if episodes < 1:
-            raise ConfigError(f"The expert's episodes are {episodes}; give 1 or more.")
-        if not 0.0 <= noise < 1.0:
-            raise ConfigError(f"The expert's noise is {noise}; it must be 0 or more, and below 1.")
-        self.policy = policy
-        self.episodes = episodes
-        self.seed = seed
-        self.min_return = min_return
-        self.noise = noise
-
-    def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
-        """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is
-        kept."""
-        env = make_env()
-        seeds = tqdm(range(self.seed, self.seed + self.episodes), "expert episodes", leave=False)
-        try:
-            episodes = [self._play(env, agent, seed) for seed in seeds]
-        finally:
-            env.close()
-        threshold = float("-inf") if self.min_return is None else self.min_return
-        best_return = max(episode_return for episode_return, _ in episodes)
-        if best_return < threshold:
-            raise ConfigError(
-                f"None of the {self.episodes} episodes of {type(self.policy).__name__} returned "
-                f"{threshold:g} or more, the best {best_return:g}. Lower min_return, or raise episodes."
-            )
-        return [turn for episode_return, turns in episodes if episode_return >= threshold for turn in turns]
-
-    def _play(self, env: gymnasium.Env, agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
-        turns: list[Demonstration] = []
-        episode_return, done = 0.0, False
-        rng = np.random.default_rng(
-            np.random.SeedSequence(seed, spawn_key=(1,))
-        )  # apart from the environment
-        observation, info = env.reset(seed=seed)
-        if hasattr(self.policy, "begin"):
-            self.policy.begin(env)
-        while not done:
-            candidates = tuple(agent.candidates(observation, info) or ())
-            answer = self.policy.act(observation, info)
-            if answer is None and turns:
-                break
-            try:
-                response = _response_text(agent, answer, candidates)
-                text = agent.format_observation(observation)
-                turns.append(replace(_checked(agent, text, response, candidates), begins=not turns))
-            except ValueError as error:
-                raise ConfigError(
-                    f"{type(self.policy).__name__} answered {answer!r} to the observation {observation!r}: "
-                    f"{error}"
-                ) from error
-            noise = self._noise(agent, candidates, rng)
-            action = agent.parse(noise or response).action
-            observation, reward, terminated, truncated, info = env.step(action)
-            if hasattr(self.policy, "played"):
-                self.policy.played(action)
-            turns[-1] = replace(turns[-1], reward=float(reward), played_text=noise)
-            episode_return += float(reward)
-            done = terminated or truncated
-        return episode_return, turns
-
-    def _noise(self, agent: TextAgent, candidates: Sequence[str], rng: np.random.Generator) -> str:
-        """A random candidate, with the probability `noise`; otherwise empty."""
-        if rng.random() >= self.noise:
-            return ""
-        names = candidates or agent.actions
-        if not names:
-            raise ConfigError(
-                f"The expert's noise is {self.noise:g}, which draws from an agent's actions, and "
-                f"{type(agent).__name__} names none: leave noise out."
-            )
-        return names[int(rng.integers(len(names)))]
+            yield checked(agent, *observation_and_response(record, agent, *keys))
 
 
 def json_lines(path: str, read: Callable[[Any], Record]) -> list[Record]:
@@ -255,7 +141,7 @@ def observation_and_response(
             raise ConfigError(
                 f"{type(agent).__name__}.format_observation cannot read {observation!r} ({error}); give text"
             ) from error
-    return observation, _response_text(agent, response, agent.actions)
+    return observation, response_text(agent, response, agent.actions)
 
 
 def require_object(record: Any) -> None:
@@ -302,7 +188,8 @@ def _exchanges(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
             yield question, content
 
 
-def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> str:
+def response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> str:
+    """The text of an answer, which may be an action. Raises `ConfigError` for one that nothing names."""
     response = answer if isinstance(answer, str) else candidate_of(agent, answer, candidates)
     if response is None:
         offered = ", ".join(map(repr, candidates)) or "no candidates"
@@ -312,9 +199,10 @@ def _response_text(agent: TextAgent, answer: Any, candidates: Sequence[str]) -> 
     return response
 
 
-def _checked(
+def checked(
     agent: TextAgent, observation: str, response: str, candidates: tuple[str, ...] = ()
 ) -> Demonstration:
+    """A demonstration that the agent can read. Raises `ConfigError` where it reads no action."""
     parsed = agent.parse(response)
     if not parsed.ok:
         raise ConfigError(
