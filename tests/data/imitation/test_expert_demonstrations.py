@@ -88,7 +88,7 @@ def test_noise_plays_other_answers_than_are_learned():
         float(text == turn.response_text) for text, turn in zip(played, turns, strict=True)
     ]
     others = sum(turn.reward == 0 for turn in turns)
-    assert 50 < others < 115, "80, and 8 of a standard deviation"
+    assert 50 < others < 115, "80 are expected, with a standard deviation of 8"
     again = ExpertDemonstrations(Namer(), episodes=4, noise=0.3)
     second = again.demonstrations(echo.EchoAgent(), lambda: echo.EchoEnv(turns=100))
     assert [turn.played_text for turn in second] == [turn.played_text for turn in turns]
