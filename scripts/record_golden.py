@@ -110,6 +110,7 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
     everything: dict[str, Any] = {"entropy_coef": 0.02, "old_kl_coef": 0.1, "clip_high": 0.3}
     braked: dict[str, Any] = {"entropy_coef": 0.01, "old_kl_coef": 0.3, "target_kl": 0.2}
     bonus = LossConfig(entropy_coef=0.003, old_kl_coef=0.1, old_kl_target=0.02)
+    free = LossConfig(clip_low=None, clip_high=None)  # no step is left out, each has a loss
     cold = CriticConfig()
     supervised = SFTConfig(coef=0.5, rollouts=1)
     made: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -170,8 +171,8 @@ def cases(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
             {"history": "full", "turns_per_rollout": 24, "episodes_per_rollout": None},
         )
     for name, make in {"candidates": candidates, "generation": generation, "think": think}.items():
-        made[f"A2C, {name}"] = (modules.A2C(llm=llm, policy=make()), one_pass)
-        made[f"REINFORCE, {name}"] = (modules.REINFORCE(llm=llm, policy=make()), one_pass)
+        made[f"A2C, {name}"] = (modules.A2C(llm=llm, policy=make(), loss=free), one_pass)
+        made[f"REINFORCE, {name}"] = (modules.REINFORCE(llm=llm, policy=make(), loss=free), one_pass)
         made[f"GRPO, {name}"] = (modules.GRPO(llm=llm, policy=make()), groups)
         made[f"RLOO, {name}"] = (modules.RLOO(llm=llm, policy=make()), groups)
         made[f"GiGPO, {name}"] = (modules.GiGPO(llm=llm, policy=make()), groups)

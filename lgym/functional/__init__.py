@@ -37,7 +37,7 @@ from lgym.functional.group_advantages import group_advantages, leave_one_out_adv
 from lgym.functional.kl import categorical_entropy, categorical_kl, kl_estimate, kl_k1, kl_k2, kl_k3
 from lgym.functional.logprobs import candidate_logprobs
 from lgym.functional.masking import masked_deviations, masked_mean, whiten
-from lgym.functional.policy_losses import policy_gradient_loss, ppo_clip_loss
+from lgym.functional.policy_losses import ppo_clip_loss, surrogate_loss
 from lgym.functional.q_learning import (
     conservative_penalty,
     distillation_loss,
@@ -86,11 +86,11 @@ __all__ = [
     "masked_mean",
     "mean_margin",
     "n_step_returns",
-    "policy_gradient_loss",
     "ppo_clip_loss",
     "prior_action_values",
     "split_half_reliability",
     "state_advantages",
+    "surrogate_loss",
     "truncate_logits",
     "value_loss",
     "value_offset",

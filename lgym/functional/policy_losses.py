@@ -1,4 +1,4 @@
-"""Policy losses, unreduced: REINFORCE and PPO's clipped surrogate."""
+"""Policy losses, unreduced: the surrogate of the policy gradient, and PPO's clipped one."""
 
 import math
 
@@ -8,21 +8,24 @@ from torch import Tensor
 from lgym.functional.inputs import require_between, require_same_shape
 
 
-def policy_gradient_loss(logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """Policy gradient loss (REINFORCE, A2C), per entry.
+def surrogate_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """The surrogate objective, negated to be minimized, per entry: the policy gradient of REINFORCE and A2C,
+    for more than one step on the same samples.
 
-    -A log π, whose gradient is -A ∇ log π: advantages are taken as constants.
+    -ρ A with ρ = exp(logprobs - old_logprobs)
 
-    "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", Williams
-    1992, Machine Learning 8 (REINFORCE); with a value as the baseline "Asynchronous Methods for Deep
-    Reinforcement Learning", Mnih et al. 2016, arXiv:1602.01783, section 4.
+    "Trust Region Policy Optimization", Schulman et al. 2015, arXiv:1502.05477, equation 14 without the
+    constraint; L^CPI in "Proximal Policy Optimization Algorithms", 2017, arXiv:1707.06347, equation 6.
 
-    For the policy's own samples, once: the second step on the same samples follows the gradient of another
-    policy. Only the gradient means anything; the loss itself need not fall.
+    Before the first step ρ = 1, and the gradient is that of -A log π ("Simple Statistical Gradient-Following
+    Algorithms for Connectionist Reinforcement Learning", Williams 1992, Machine Learning 8). Later it is that
+    of the expected advantage under π: it fades where an action is as good as never taken, and that of
+    -A log π does not.
 
     Args:
-        logprobs: [...], of turns or tokens.
-        advantages: [...].
+        logprobs: [...], of turns or tokens under the current policy.
+        old_logprobs: [...], under the behavior policy.
+        advantages: [...], taken as constants.
 
     Returns:
         [...]; where A is 0 so are loss and gradient.
@@ -30,8 +33,8 @@ def policy_gradient_loss(logprobs: Tensor, advantages: Tensor) -> Tensor:
     Raises:
         ValueError: if the shapes differ.
     """
-    require_same_shape(logprobs=logprobs, advantages=advantages)
-    return -advantages.detach() * logprobs
+    require_same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
+    return -_ratio(logprobs, old_logprobs, advantages) * advantages.detach()
 
 
 def ppo_clip_loss(
@@ -63,10 +66,14 @@ def ppo_clip_loss(
     require_same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
     require_between(0, 1, clip_low=clip_low)
     require_between(0, math.inf, clip_high=clip_high)
-    log_ratio = logprobs - old_logprobs
-    # Where A >= 0 a ratio past its bound does not count; kept finite there, as 0 times the inf of exp would
-    # be NaN.
-    bounded = log_ratio.clamp(max=math.log(torch.finfo(log_ratio.dtype).max) - 1)
-    ratio = torch.where(advantages < 0, log_ratio, bounded).exp()
+    ratio = _ratio(logprobs, old_logprobs, advantages)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def _ratio(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """ρ, kept finite where A >= 0: there a ratio past its bound does not count, and 0 times the inf of exp
+    would be NaN."""
+    log_ratio = logprobs - old_logprobs
+    bounded = log_ratio.clamp(max=math.log(torch.finfo(log_ratio.dtype).max) - 1)
+    return torch.where(advantages < 0, log_ratio, bounded).exp()

@@ -18,7 +18,8 @@ class A2C(ActorCritic):
     def __init__(self, loss: LossConfig = POLICY_GRADIENT, gae_lambda: float = 1.0, **kwargs: Any) -> None:
         """
         Args:
-            loss: as of every algorithm; by default without clipping, for a single pass.
+            loss: as of every algorithm; by default without clipping, for a single pass,
+                and with `target_kl: 0.02` as a brake.
             gae_lambda: between one-step advantages (0) and whole returns (1).
             **kwargs: of every algorithm with a critic: llm, policy, optimizer, lr_scheduler, sft, critic,
                 gamma, whiten_advantages.

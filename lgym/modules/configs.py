@@ -29,8 +29,8 @@ class LossConfig:
     """
 
     clip_low: float | None = 0.2
-    """The ratio of new to old probability counts down to 1 - clip_low. Null, with clip_high, takes -A log pi
-    in place of PPO's clipped objective: for a single pass."""
+    """The ratio of new to old probability counts down to 1 - clip_low. Null, with clip_high, leaves it
+    unclipped, as the policy gradient has it: for a single pass."""
 
     clip_high: float | None = 0.2
     """And up to 1 + clip_high; higher than clip_low is DAPO's clip-higher (arXiv:2503.14476)."""
@@ -146,4 +146,5 @@ class SFTConfig:
 
 
 CLIPPED = LossConfig()
-POLICY_GRADIENT = LossConfig(clip_low=None, clip_high=None)
+POLICY_GRADIENT = LossConfig(clip_low=None, clip_high=None, target_kl=0.02)
+"""The default of algorithms without clipping, where the brake holds the policy in its place."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lgym import distributed
 from lgym.batch import ResponseBatch
-from lgym.functional import clip_fraction, masked_mean, policy_gradient_loss, ppo_clip_loss
+from lgym.functional import clip_fraction, masked_mean, ppo_clip_loss, surrogate_loss
 from lgym.modules.advantages import Advantages
 from lgym.modules.base import GAP, NO_SFT, LLMLearner
 from lgym.modules.config_checks import require_reference, require_single_pass
@@ -124,7 +124,7 @@ class PolicyLearner(LLMLearner, ABC):
         logprobs, old_logprobs = output.logprobs, batch.old_logprobs.to(output.logprobs.dtype)
         advantages = batch.advantages.to(logprobs.dtype)
         if config.clip_low is None or config.clip_high is None:
-            policy_loss = policy_gradient_loss(logprobs, advantages)
+            policy_loss = surrogate_loss(logprobs, old_logprobs, advantages)
         else:
             clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
             policy_loss = ppo_clip_loss(logprobs, old_logprobs, advantages, **clips)

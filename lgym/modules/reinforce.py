@@ -37,7 +37,8 @@ class REINFORCE(PolicyLearner):
     ) -> None:
         """
         Args:
-            loss: as of every algorithm; by default without clipping, for a single pass.
+            loss: as of every algorithm; by default without clipping, for a single pass,
+                and with `target_kl: 0.02` as a brake.
             gamma: discount per turn.
             whiten_advantages: divide advantages by their standard deviation over the rollout too.
             **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, sft.

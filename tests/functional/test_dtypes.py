@@ -87,11 +87,11 @@ CALLS: dict[str, Callable[[torch.dtype], Tensor | tuple[Tensor, ...]]] = {
     "conservative_penalty": lambda d: F.conservative_penalty(numbers(d), torch.zeros(3, dtype=torch.int64)),
     "huber_loss": lambda d: F.huber_loss(numbers(d), numbers(d, seed=1), delta=0.5),
     "n_step_returns": lambda d: F.n_step_returns(numbers(d), ~MASK, ~MASK, gamma=0.9, n=3)[0],
-    "policy_gradient_loss": lambda d: F.policy_gradient_loss(logprobs(d), numbers(d, seed=2)),
     "ppo_clip_loss": lambda d: F.ppo_clip_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2), **CLIP),
     "state_advantages": lambda d: F.state_advantages(
         numbers(d, shape=(15,)), IDS.flatten() % 3, IDS.flatten() % 2, scale_by_std=True
     ),
+    "surrogate_loss": lambda d: F.surrogate_loss(logprobs(d), logprobs(d, seed=1), numbers(d, seed=2)),
     "truncate_logits": lambda d: F.truncate_logits(numbers(d), top_k=4, top_p=0.8),
     "value_loss": lambda d: F.value_loss(numbers(d), numbers(d, seed=1)),
     "value_offset": lambda d: F.value_offset(

@@ -1,4 +1,4 @@
-"""The policy gradient, and PPO's clipped loss in every quarter of ratio and advantage."""
+"""The surrogate of the policy gradient, and PPO's clipped one in every quarter of ratio and advantage."""
 
 from math import log
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lgym.functional import policy_gradient_loss, ppo_clip_loss
+from lgym.functional import ppo_clip_loss, surrogate_loss
 
 
 def vector(*numbers: float) -> Tensor:
@@ -27,30 +27,44 @@ def loss_and_gradient(**bounds: float) -> tuple[Tensor, Tensor]:
     return loss.detach(), logprobs.grad
 
 
-def test_policy_gradient_by_hand():
+def test_surrogate_by_hand():
     """Catches a lost minus sign: what went better than foretold must become likelier."""
-    logprobs = vector(-0.5, -2, -3).requires_grad_()
-    loss = policy_gradient_loss(logprobs, vector(2, -5, 0))
+    old = vector(log(1 / 4), log(1 / 4), log(1 / 4))
+    logprobs = vector(log(1 / 2), log(1 / 8), log(1 / 4)).requires_grad_()
+    loss = surrogate_loss(logprobs, old, vector(2, -5, 0))
     loss.sum().backward()
-    assert loss.tolist() == [1.0, -10.0, 0.0]  # -2 * -0.5;  5 * -2;  0 * -3
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [-2.0, 5.0, 0.0]
+    expected = vector(-4.0, 2.5, 0.0)  # -2 * 2;  -1/2 * -5;  0
+    torch.testing.assert_close(loss.detach(), expected)
+    torch.testing.assert_close(logprobs.grad, expected)  # d ρ / d log π = ρ
 
 
-def test_policy_gradient_leaves_the_advantages_alone():
+def test_surrogate_leaves_the_advantages_alone():
     """Catches a value trained by the policy's loss, which would make everything look as good as foretold."""
     logprobs, advantages = vector(-0.5).requires_grad_(), vector(2).requires_grad_()
-    policy_gradient_loss(logprobs, advantages).sum().backward()
+    surrogate_loss(logprobs, logprobs.detach(), advantages).sum().backward()
     assert logprobs.grad is not None
     assert advantages.grad is None
 
 
-def test_policy_gradient_of_a_softmax():
+def test_surrogate_of_a_softmax_at_first():
     """Catches a gradient other than A (π - 1) for what was done and A π for what was not: π is 1/4 and 3/4, A
     is 2."""
     logits = vector(log(1), log(3)).requires_grad_()
-    policy_gradient_loss(logits.log_softmax(-1)[:1], vector(2)).sum().backward()
+    logprobs = logits.log_softmax(-1)[:1]
+    surrogate_loss(logprobs, logprobs.detach(), vector(2)).sum().backward()
     torch.testing.assert_close(logits.grad, vector(2 * (1 / 4 - 1), 2 * 3 / 4))
+
+
+def test_surrogate_is_the_expected_advantage_and_ends_with_its_action():
+    """Catches -A log π, which still pushes with all its force where what it pushes away is next to never
+    done. Of samples of the old policy, 1/2 and 1/2, the mean is -Σ π A."""
+    logits, old = vector(8, -8).requires_grad_(), vector(log(1 / 2), log(1 / 2))
+    logprobs = logits.log_softmax(-1)
+    loss = surrogate_loss(logprobs, old, vector(1, -1)).mean()
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), -(logprobs.detach().exp() * vector(1, -1)).sum())
+    assert logits.grad is not None
+    assert logits.grad.abs().max() < 1e-6  # that of -A log π is 1/2 whatever the policy
 
 
 def test_loss_by_hand():
@@ -97,6 +111,8 @@ def test_each_bound_has_its_own_effect():
 def test_open_bounds_leave_the_plain_surrogate():
     """Catches bounds that cannot be switched off."""
     loss, _ = loss_and_gradient(clip_low=1.0, clip_high=torch.inf)
+    old = torch.full_like(RATIO, log(1 / 4))
+    torch.testing.assert_close(loss, surrogate_loss(old + RATIO.log(), old, ADVANTAGES))
     torch.testing.assert_close(loss, -RATIO * ADVANTAGES)
 
 
@@ -133,8 +149,8 @@ def test_padding_of_zeros_has_no_loss_and_no_gradient():
 def test_refuses_what_does_not_fit():
     """Catches advantages of turns given to log-probabilities of tokens, and bounds that are no bounds."""
     x = torch.zeros(2, 3)
-    with pytest.raises(ValueError, match=r"logprobs \[2, 3\], advantages \[2, 1\]"):
-        policy_gradient_loss(x, x[:, :1])
+    with pytest.raises(ValueError, match=r"logprobs \[2, 3\], old_logprobs \[2, 3\], advantages \[2, 1\]"):
+        surrogate_loss(x, x, x[:, :1])
     with pytest.raises(ValueError, match=r"logprobs \[2, 3\], old_logprobs \[2, 3\], advantages \[2, 1\]"):
         ppo_clip_loss(x, x, x[:, :1], clip_low=0.2, clip_high=0.2)
     with pytest.raises(ValueError, match=r"clip_low must lie in \[0, 1\], got 1.2"):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from helpers import tiny
 from helpers.fuzz import inputs
 from lgym.batch import PolicyOutput
-from lgym.functional import kl_estimate, policy_gradient_loss, ppo_clip_loss, value_loss
+from lgym.functional import kl_estimate, ppo_clip_loss, surrogate_loss, value_loss
 from lgym.models.prefix_sharing.packing import common_prefix_length, pack
 from lgym.models.value_head import ValueHead
 from lgym.modules import PPO, LossConfig, PolicyLearner
@@ -239,7 +239,7 @@ def plain_loss(rollout, config, advantages, returns):
         new = torch.tensor(oracle_logprobs(rollout.prompts[number], response.token_ids, response.choice))
         old, advantage = torch.tensor(response.logprobs), advantages[turn].expand_as(new).to(new)
         if config.clip_low is None:
-            losses = policy_gradient_loss(new, advantage)
+            losses = surrogate_loss(new, old, advantage)
         else:
             losses = ppo_clip_loss(new, old, advantage, clip_low=config.clip_low, clip_high=config.clip_high)
         losses = (losses - config.entropy_coef * new.abs())[torch.tensor(response.action_mask)]

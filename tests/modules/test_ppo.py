@@ -15,12 +15,13 @@ from helpers.rollouts import (
     candidate_learner,
     candidate_rollout,
     gradients_of,
+    make_learner,
     perturb,
     shift,
 )
 from lgym.functional import categorical_kl, value_loss
 from lgym.models import LLMConfig
-from lgym.modules import PPO, CriticConfig, LossConfig
+from lgym.modules import A2C, PPO, REINFORCE, CriticConfig, LossConfig
 from lgym.policies import CandidatePolicy, GenerationPolicy
 
 
@@ -111,6 +112,17 @@ def test_a_brake_without_a_divergence_takes_no_step():
     assert module.loss(batch) is not None
     assert shift(module, 0.5).loss(batch) == (None, {})
     assert module.loss(prepared(module)) is not None
+
+
+@pytest.mark.parametrize("algorithm", [A2C, REINFORCE])
+def test_without_clipping_the_brake_is_the_default(algorithm):
+    """A2C went from even odds to one action for every hand within twelve steps of a rollout: nothing held
+    it."""
+    module = make_learner(algorithm, CandidatePolicy(), algorithm().loss_config, gamma=1.0)
+    batch = prepared(module)
+    assert module.loss(batch)[0] is not None
+    assert shift(module, 0.5).loss(batch) == (None, {})
+    assert module.steps_braked == 1
 
 
 @pytest.mark.parametrize(
