@@ -129,11 +129,15 @@ def machine(device: torch.device, processes: int) -> str:
     """The kind of machine, such as `AMD EPYC, 2 cores, 1 thread`."""
     if device.type == "cuda":
         return f"{processes} x {torch.cuda.get_device_name(device)}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    counts = [_counted(cores, "core"), _counted(torch.get_num_threads(), "thread")]
+    counts = [_counted(core_count(), "core"), _counted(torch.get_num_threads(), "thread")]
     if processes > 1:
         counts.append(f"{processes} processes")
     return ", ".join([_processor() if device.type == "cpu" else device.type, *counts])
+
+
+def core_count() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _counted(number: int, name: str) -> str:

@@ -2,6 +2,7 @@
 
     lgym bench configs/maze.yaml configs/cartpole_dqn.yaml --seeds 0 1 2
     lgym bench configs/maze.yaml --over configs/algorithms/a2c.yaml configs/algorithms/grpo.yaml
+    lgym bench configs/maze.yaml --seeds 0 1 2 3 4 5 6 7 --jobs 4
 
 The second one runs the first YAML twice, each time with another one laid over it, which wins where both say
 something. Every run is an ordinary `lgym fit`, in a folder of its own. Called again, it goes on where it was:
@@ -10,14 +11,16 @@ pictures are written anew from the records that are there.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from lgym.callbacks.provenance import read_run
+from lgym.callbacks.provenance import core_count, read_run
 from lgym.cli.bench import records
 from lgym.cli.bench.pictures import draw_all
 from lgym.cli.bench.records import LAID_OVER
@@ -25,6 +28,9 @@ from lgym.cli.bench.tables import NEW_PAGE, with_table
 from lgym.cli.runs import newest_run
 from lgym.terminal import say
 from lgym.types import ConfigError
+
+OUTPUT_FILE = "output.txt"
+"""The output of a run that has others beside it, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
         "--over", nargs="+", type=Path, default=[], metavar="YAML", help="laid over each of them in turn"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="by default 0 1 2")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs at a time; the output of each is then in its folder"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/bench"), help="folder of the runs")
     parser.add_argument("--records", type=Path, default=Path("docs/records"), help="folder of their records")
     parser.add_argument(
@@ -116,16 +125,42 @@ def plan(
     ]
 
 
-def carry_out(runs: Sequence[Run]) -> Iterator[Run]:
-    """Runs what is not finished, one after the other; yields each that is, and says which failed."""
-    for number, run in enumerate(runs, start=1):
-        say(f"\nRun {number} of {len(runs)}: {run.name}, seed {run.seed}")
-        if not run.is_finished:
-            status = subprocess.run([sys.executable, "-m", "lgym.cli", *run.command], check=False).returncode
-            if status != 0:
-                say(f"It ended with status {status}; `lgym bench` with the same words goes on with it.")
-                continue
-        yield run
+def carry_out(runs: Sequence[Run], jobs: int = 1) -> Iterator[Run]:
+    """Runs what is not finished, `jobs` at a time; yields each that is, and says which failed.
+
+    Of several at a time each has its share of the cores, and its output goes to `output.txt` in its folder.
+    """
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        numbered = enumerate(runs, start=1)
+        begun = {pool.submit(_run, run, f"{number} of {len(runs)}", jobs): run for number, run in numbered}
+        for future in as_completed(begun):
+            if future.result():
+                yield begun[future]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run(run: Run, number: str, jobs: int) -> bool:
+    """Carry out a run that is not finished; true if it is then."""
+    say(f"\nRun {number}: {run.name}, seed {run.seed}")
+    if run.is_finished:
+        return True
+    command = [sys.executable, "-m", "lgym.cli", *run.command]
+    if jobs == 1:
+        status = subprocess.run(command, check=False).returncode
+    else:
+        run.root.mkdir(parents=True, exist_ok=True)
+        threads = {"OMP_NUM_THREADS": str(max(1, core_count() // jobs))}
+        with (run.root / OUTPUT_FILE).open("a", encoding="utf-8") as output:
+            status = subprocess.run(
+                command, check=False, stdout=output, stderr=output, env=threads | os.environ
+            ).returncode
+    if status != 0:
+        where = "" if jobs == 1 else f" (see {run.root / OUTPUT_FILE})"
+        ended = f"{run.name}, seed {run.seed}, ended with status {status}{where}"
+        say(f"{ended}; `lgym bench` with the same words goes on with it.")
+    return status == 0
 
 
 def main(words: Sequence[str]) -> None:
@@ -134,9 +169,11 @@ def main(words: Sequence[str]) -> None:
     runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit, arguments.over)
     for page in arguments.pages:
         with_table(_text_of(page), [], page)  # before anything long
+    if arguments.jobs < 1:
+        raise ConfigError(f"--jobs is {arguments.jobs}; give 1 or more.")
     finished = []  # written behind all runs, which would else call their commit a changed one
     try:
-        for run in carry_out(runs):
+        for run in carry_out(runs, arguments.jobs):
             folder = newest_run(run.root)
             assert folder is not None
             finished.append(records.record_of(folder, run.name))

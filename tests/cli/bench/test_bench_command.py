@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import yaml
 
 from helpers.records import RECORD
 from lgym.cli import main
-from lgym.cli.bench import Run, plan
+from lgym.cli.bench import Run, carry_out, plan
 from lgym.cli.bench.pictures import comparison, draw_all, learning_curves, mean_curve
 from lgym.cli.bench.records import read_all, write
 from lgym.cli.bench.tables import BEGIN, END, HEADER, row, table, with_table
@@ -189,7 +191,7 @@ def test_the_page_is_read_again_when_the_runs_are_over(tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text(EMPTY)
     write(RECORD, tmp_path / "records")
 
-    def edit(runs):
+    def edit(runs, jobs):
         (tmp_path / "page.md").write_text(f"Edited.\n{EMPTY}")
         return iter(())
 
@@ -215,6 +217,36 @@ def test_every_record_has_its_picture(folder):
     assert tasks == {file.name for file in (DOCS / "curves" / folder).glob("*.png")}
 
 
+def test_several_at_a_time(tmp_path, monkeypatch, capsys):
+    """Catches runs one after the other, of which the first would wait here for a second; outputs that are
+    mixed; and as many threads in each as there are cores."""
+    both = Barrier(2, timeout=30)
+    environments = []
+
+    def start(command, stdout, stderr, env, check):
+        both.wait()
+        environments.append(env)
+        stdout.write(command[-3])
+        return subprocess.CompletedProcess(command, returncode=int("1" in command))
+
+    monkeypatch.setattr("lgym.cli.bench.subprocess.run", start)
+    monkeypatch.setattr("lgym.cli.bench.core_count", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    runs = [Run("lake", (tmp_path / "lake.yaml",), seed, tmp_path / str(seed)) for seed in range(4)]
+    assert {run.seed for run in carry_out(runs, jobs=2)} == {0, 2, 3}
+    assert (
+        f"lake, seed 1, ended with status 1 (see {tmp_path / '1' / 'output.txt'})" in capsys.readouterr().out
+    )
+    assert (tmp_path / "2" / "output.txt").read_text() == str(tmp_path / "2")
+    assert [env["OMP_NUM_THREADS"] for env in environments] == ["3"] * 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert len(list(carry_out(runs[2:], jobs=2))) == 2
+    assert environments[-1]["OMP_NUM_THREADS"] == "5"
+    with pytest.raises(SystemExit):
+        bench(tmp_path, "--jobs", "0")
+    assert "--jobs is 0; give 1 or more" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_runs_are_run_once_and_twice_the_same(tmp_path, model_folder, capfd):
     """Two processes of their own learn the same; a third call finds both finished and starts none. A run that
@@ -238,6 +270,6 @@ def test_runs_are_run_once_and_twice_the_same(tmp_path, model_folder, capfd):
     assert len(curves[0]["val_sampled/return_mean"]) == 3
     with pytest.raises(SystemExit):
         bench(folder, str(tmp_path / "pole.yaml"), str(tmp_path / "nowhere.yaml"), "--seeds", "3")
-    assert "It ended with status 1" in capfd.readouterr().out
+    assert "nowhere, seed 3, ended with status 1;" in capfd.readouterr().out
     assert [path.name for path in (folder / "runs" / "pole-3").iterdir()] == ["version_0"]
     assert "`pole`" in (folder / "page.md").read_text()
