@@ -19,7 +19,7 @@ def surrogate_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -
 
     Before the first step ρ = 1, and the gradient is that of -A log π ("Simple Statistical Gradient-Following
     Algorithms for Connectionist Reinforcement Learning", Williams 1992, Machine Learning 8). Later it is that
-    of the expected advantage under π: it fades where an action is as good as never taken, and that of
+    of the expected advantage under π: it fades where an action is hardly ever taken, and that of
     -A log π does not.
 
     Args:
@@ -72,8 +72,8 @@ def ppo_clip_loss(
 
 
 def _ratio(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """ρ, kept finite where A >= 0: there a ratio past its bound does not count, and 0 times the inf of exp
-    would be NaN."""
+    """ρ, kept finite where A >= 0: an advantage of 0 times the inf of exp would be
+    NaN."""
     log_ratio = logprobs - old_logprobs
     bounded = log_ratio.clamp(max=math.log(torch.finfo(log_ratio.dtype).max) - 1)
     return torch.where(advantages < 0, log_ratio, bounded).exp()
