@@ -1,16 +1,17 @@
 """The language model: hidden states at chosen tokens, logits of chosen tokens, and state values."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from lgym.models.action_value_head import ActionHead, ActionValueHead
+from lgym.models.fixed_precision import FixedPrecision
 from lgym.models.lm_head import LMHead
 from lgym.models.prefix_sharing.buckets import bucket_rows
 from lgym.models.prefix_sharing.frozen_blocks import FrozenBlocks
@@ -32,7 +33,7 @@ NO_PREFIX: tuple[TokenIds, Any, bool] = ((), None, True)
 MIN_PREFIX_LENGTH = 4  # a shorter common prefix is not worth its overhead
 
 
-class ValueHeadLLM(nn.Module):
+class ValueHeadLLM(FixedPrecision):
     """A causal language model with a value head.
 
     `hidden_states` computes shared tokens once, with gradient, in the best layout that the model takes:
@@ -40,8 +41,7 @@ class ValueHeadLLM(nn.Module):
     `prefix_cache` runs the prefix by itself and gives every packed row its keys and values; `padded` runs
     every sequence by itself.
 
-    Precision is fixed when the model is built. Moving it changes the device and never the dtype, so that
-    Lightning's `bf16-true` rounds neither adapters nor rotary frequencies.
+    Precision is fixed when the model is built: `bf16-true` rounds neither adapters nor rotary frequencies.
     """
 
     def __init__(
@@ -105,13 +105,6 @@ class ValueHeadLLM(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.causal_lm.get_input_embeddings().weight.device
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ValueHeadLLM":
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            converted = fn(tensor)
-            return converted if converted.dtype == tensor.dtype else tensor.to(converted.device)
-
-        return super()._apply(keep_dtype, recurse)
 
     def train(self, mode: bool = True) -> "ValueHeadLLM":
         """Switches modes, but for 8-bit layers: a CPU multiplies differently while they train."""

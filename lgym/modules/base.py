@@ -12,6 +12,7 @@ from torch import Tensor
 from lgym import distributed
 from lgym.batch import ResponseBatch
 from lgym.models import LLMConfig, build_llm
+from lgym.models.fixed_precision import FixedPrecision
 from lgym.models.value_head import ValueHead
 from lgym.modules.checkpointing import (
     require_fitting,
@@ -47,7 +48,7 @@ FEATURE_PROMPTS = 64
 GAP = "policy/logprob_diff_max"
 
 
-class LLMLearner(OptimizedModule, ABC):
+class LLMLearner(FixedPrecision, OptimizedModule, ABC):
     """A language model under training. A subclass says what a rollout has to teach (`prepare`), and the loss
     of a minibatch of that."""
 

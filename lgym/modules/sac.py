@@ -11,6 +11,10 @@ from lgym.modules.config_checks import require_discounts, require_positive
 from lgym.modules.twin_learner import TwinLearner
 from lgym.transitions import TransitionBatch
 
+TEMPERATURE_LR_SCALE = 5.0
+"""Learning rate of log α, as a multiple of that of heads: α has to go from 1 to a thirtieth within some
+hundred steps."""
+
 
 class SAC(TwinLearner):
     """Soft actor-critic with discrete actions (Christodoulou 2019, arXiv:1910.07207), as Zhou et al.
@@ -51,7 +55,7 @@ class SAC(TwinLearner):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         *body, heads = super().parameter_groups()
-        return [*body, {**heads, "params": [*heads["params"], self.log_temperature]}]
+        return [*body, heads, {"params": [self.log_temperature], "lr": TEMPERATURE_LR_SCALE * heads["lr"]}]
 
     def objective(self, batch: TransitionBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         acted_on, next_index = batch.prompt_index.unique(), batch.next_prompt_index.clamp(min=0)

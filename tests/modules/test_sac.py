@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers.lookup import GAMMA, Lookup, every_transition, fit, lake
+from helpers.training import tiny_config
 from lgym.envs.maze import START_CELLS
 from lgym.functional import expected_value
 from lgym.modules import SAC
@@ -91,3 +92,11 @@ def test_the_policys_gradient_leaves_the_action_values_alone():
 def test_what_cannot_be_is_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         SAC(**settings)
+
+
+def test_a_precision_plugin_cannot_round_the_temperature(model_folder):
+    """In bf16 log α stays where a step is less than half of what its three digits can tell apart: at -1, with
+    steps of 0.004."""
+    module = SAC(llm=tiny_config(model_folder), temperature=0.3)
+    module.to(torch.bfloat16)
+    assert module.log_temperature.item() == pytest.approx(math.log(0.3), abs=1e-7)
