@@ -15,6 +15,10 @@ TEMPERATURE_LR_SCALE = 5.0
 """Learning rate of log α, as a multiple of that of heads: α has to go from 1 to a thirtieth within some
 hundred steps."""
 
+UNTAUGHT, TAUGHT = 1.0, 0.05
+"""Temperatures to begin with where nothing is given: of a policy that knows nothing, and of one that learned
+from demonstrations."""
+
 
 class SAC(TwinLearner):
     """Soft actor-critic with discrete actions (Christodoulou 2019, arXiv:1910.07207), as Zhou et al.
@@ -34,15 +38,16 @@ class SAC(TwinLearner):
     def __init__(
         self,
         target_entropy: float = 0.1,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         soft_critic: bool = False,
         **kwargs: Any,
     ) -> None:
         """
         Args:
             target_entropy: κ, the share of the largest entropy that the policy is held at, from 0 to 1.
-            temperature: α at the start, above 0. A small one lets the policy follow action values that have
-                met no reward yet, and explore no longer.
+            temperature: α at the start, above 0; null is 1, or 0.05 behind demonstrations (`sft.rollouts`). A
+                small one lets the policy follow action values that have met no reward yet, and explore no
+                longer; a large one makes a policy that knows something forget it.
             soft_critic: add α H(π) at the state that bootstraps to the targets of action values.
             **kwargs: of `ReplayLearner`.
         """
@@ -51,7 +56,14 @@ class SAC(TwinLearner):
         require_positive(temperature=temperature)
         self.target_entropy = target_entropy
         self.soft_critic = soft_critic
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature), dtype=torch.float32))
+        self.given_temperature = temperature
+        start = math.log(temperature or UNTAUGHT)
+        self.log_temperature = nn.Parameter(torch.tensor(start, dtype=torch.float32))
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if self.given_temperature is None and self.sft_rollouts > 0:
+            self.log_temperature.data.fill_(math.log(TAUGHT))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         *body, heads = super().parameter_groups()

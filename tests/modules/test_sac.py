@@ -13,7 +13,7 @@ from helpers.lookup import GAMMA, Lookup, every_transition, fit, lake
 from helpers.training import tiny_config
 from lgym.envs.maze import START_CELLS
 from lgym.functional import expected_value
-from lgym.modules import SAC
+from lgym.modules import SAC, SFTConfig
 
 FITTED = {"loss/q": "twins", "loss/policy": "scores"}
 
@@ -100,3 +100,13 @@ def test_a_precision_plugin_cannot_round_the_temperature(model_folder):
     module = SAC(llm=tiny_config(model_folder), temperature=0.3)
     module.to(torch.bfloat16)
     assert module.log_temperature.item() == pytest.approx(math.log(0.3), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("given", "rollouts", "start"), [(None, 0, 1.0), (None, 2, 0.05), (0.5, 2, 0.5), (0.5, 0, 0.5)]
+)
+def test_demonstrations_lower_the_first_temperature(model_folder, given, rollouts, start):
+    """From 1 SmolLM2 forgot within five rollouts what it had been shown of TextWorld."""
+    module = SAC(llm=tiny_config(model_folder), sft=SFTConfig(rollouts=rollouts), temperature=given)
+    module.setup("fit")
+    assert module.log_temperature.exp().item() == pytest.approx(start)
