@@ -22,6 +22,9 @@ RUN_FILE = "run.json"
 EVALUATIONS = ("val_", "blackjack/", "maze/")
 """Beginnings of the names of results."""
 
+DOCUMENTS = ("docs", "*.md")
+"""What no run reads: `lgym bench` writes there, between one run and the next."""
+
 PACKAGES = ("lgym", "torch", "transformers", "peft", "lightning", "gymnasium")
 
 
@@ -110,19 +113,23 @@ def session(trainer: L.Trainer) -> dict[str, Any]:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that a folder's repository stands at, with a plus where files differ from it; `None` where
-    lgym is no checkout."""
+    """The commit that a folder's repository stands at, with a plus where files differ from it, its documents
+    left out; `None` where lgym is no checkout."""
+    known = _git(folder, "rev-parse", "--short=9", "HEAD")
+    if known is None or known.returncode != 0:
+        return None
+    differs = _git(
+        folder, "diff", "--quiet", "HEAD", "--", ":(top)", *(f":(top,exclude){d}" for d in DOCUMENTS)
+    )
+    return known.stdout.strip() + ("+" if differs is None or differs.returncode != 0 else "")
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
+    """What git answers; `None` where it does not."""
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=9", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def machine(device: torch.device, processes: int) -> str:

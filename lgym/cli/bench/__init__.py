@@ -171,24 +171,23 @@ def main(words: Sequence[str]) -> None:
         with_table(_text_of(page), [], page)  # before anything long
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs is {arguments.jobs}; give 1 or more.")
-    finished = []  # written behind all runs, which would else call their commit a changed one
+    finished = 0
     try:
         for run in carry_out(runs, arguments.jobs):
             folder = newest_run(run.root)
             assert folder is not None
-            finished.append(records.record_of(folder, run.name))
+            records.write(records.record_of(folder, run.name), arguments.records)
+            finished += 1
     except KeyboardInterrupt:
         say("\nInterrupted. `lgym bench` with the same words goes on where it was.")
-    for record in finished:
-        records.write(record, arguments.records)
     known = records.read_all(arguments.records)
     draw_all(known, arguments.pictures)
     for page in arguments.pages:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(with_table(_text_of(page), known, page), encoding="utf-8")
     names = " and ".join(map(str, arguments.pages))
-    say(f"\n{len(known)} runs in {names}, {len(finished)} of {len(runs)} that were asked for.")
-    if len(finished) < len(runs):
+    say(f"\n{len(known)} runs in {names}, {finished} of {len(runs)} that were asked for.")
+    if finished < len(runs):
         sys.exit(1)
 
 

@@ -186,6 +186,24 @@ def test_without_yamls_the_page_is_written_from_the_records(tmp_path, capsys):
     assert "5 runs in" in capsys.readouterr().out
 
 
+def test_a_record_is_written_as_soon_as_its_run_is_over(tmp_path, monkeypatch):
+    """Catches a bench of hours that is killed: of the runs that had ended nothing was written."""
+    ended = Run("lake", (), 3, tmp_path / "runs" / "lake-3")
+
+    def killed(runs, jobs):
+        yield ended
+        assert read_all(tmp_path / "records") == [RECORD]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lgym.cli.bench.carry_out", killed)
+    monkeypatch.setattr("lgym.cli.bench.newest_run", lambda root: root)
+    monkeypatch.setattr("lgym.cli.bench.records.record_of", lambda folder, name: RECORD)
+    (tmp_path / "lake.yaml").touch()
+    with pytest.raises(SystemExit):
+        bench(tmp_path, str(tmp_path / "lake.yaml"), "--seeds", "3", "4")
+    assert "`lake`" in (tmp_path / "page.md").read_text()
+
+
 def test_the_page_is_read_again_when_the_runs_are_over(tmp_path, monkeypatch):
     """Catches hours in which the page was edited, whose edits were written over."""
     (tmp_path / "page.md").write_text(EMPTY)
