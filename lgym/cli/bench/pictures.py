@@ -13,7 +13,6 @@ from lgym.cli.bench.tables import groups, metric_of
 from lgym.cli.run_metrics import Curve
 
 SAMPLED, ROLLOUTS = "tab:blue", "tab:gray"
-POINTS = 200
 
 
 def learning_curves(seeds: Sequence[RunRecord]) -> Figure:
@@ -38,13 +37,14 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     if not all(curves):
         return np.empty(0), np.empty(0)
     start, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
-    turns = np.linspace(start, end, POINTS)
+    turns = np.unique([turns for curve in curves for turns, _ in curve if start <= turns <= end])
     return turns, np.mean([np.interp(turns, *_columns(curve)) for curve in curves], axis=0)
 
 
 def comparison(layers: Sequence[Sequence[RunRecord]]) -> Figure:
     """The runs of a task under several YAMLs that were laid over its own: of each the evaluations' mean over
-    seeds, as a line, and each seed's end, as a point."""
+    seeds, as a line, and each seed's end, as a point; turns are logarithmic, since one that learns from each
+    again and again takes a hundredth of them."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     metric = metric_of([record for seeds in layers for record in seeds], "sampled")
@@ -53,6 +53,7 @@ def comparison(layers: Sequence[Sequence[RunRecord]]) -> Figure:
         name = seeds[0].name.partition(LAID_OVER)[2] or seeds[0].name
         axes.plot(*mean_curve(curves), color=f"C{number}", lw=1.6, label=name)
         axes.plot(*_columns([curve[-1] for curve in curves if curve]), ".", color=f"C{number}", ms=5)
+    axes.set_xscale("log")
     _finish(axes, layers[0][0], metric)
     return figure
 

@@ -116,6 +116,7 @@ def test_yamls_laid_over_a_task_share_a_picture(tmp_path):
     """A line for the mean of each, a point for the end of each seed, and the known policies."""
     layers = [[replace(record, name=name) for record in MORE_SEEDS] for name in ("lake+a2c", "lake+grpo")]
     axes = comparison(layers).axes[0]
+    assert axes.get_xscale() == "log"
     assert len(axes.lines) == 2 * 2 + len(RECORD.subject["reference_returns"])
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a2c", "grpo"]
     draw_all([*layers[0], *layers[1], replace(RECORD, name="pond")], tmp_path)
