@@ -23,7 +23,7 @@ EVALUATIONS = ("val_", "blackjack/", "maze/")
 """Beginnings of the names of results."""
 
 DOCUMENTS = ("docs", "*.md")
-"""What no run reads: `lgym bench` writes there, between one run and the next."""
+"""Files that no run reads: `lgym bench` writes there, between one run and the next."""
 
 PACKAGES = ("lgym", "torch", "transformers", "peft", "lightning", "gymnasium")
 
@@ -125,7 +125,7 @@ def commit(folder: Path) -> str | None:
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
-    """What git answers; `None` where it does not."""
+    """Answer of git; `None` where there is none."""
     try:
         return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
