@@ -72,8 +72,7 @@ def ppo_clip_loss(
 
 
 def _ratio(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """ρ, kept finite where A >= 0: an advantage of 0 times the inf of exp would be
-    NaN."""
+    """ρ, kept finite where A >= 0: an advantage of 0 times the inf of exp would be NaN."""
     log_ratio = logprobs - old_logprobs
     bounded = log_ratio.clamp(max=math.log(torch.finfo(log_ratio.dtype).max) - 1)
     return torch.where(advantages < 0, log_ratio, bounded).exp()

@@ -15,8 +15,8 @@ TEMPERATURE_LR_SCALE = 5.0
 """Learning rate of log α, as a multiple of that of heads: α has to go from 1 to a thirtieth within some
 hundred steps."""
 
-UNTAUGHT, TAUGHT = 1.0, 0.05
-"""Temperatures to begin with where nothing is given: of a policy that knows nothing, and of one that learned
+INITIAL_TEMPERATURE, TEMPERATURE_AFTER_SFT = 1.0, 0.05
+"""Temperatures to begin with where none is given: of a policy that knows nothing, and of one that learned
 from demonstrations."""
 
 
@@ -57,13 +57,13 @@ class SAC(TwinLearner):
         self.target_entropy = target_entropy
         self.soft_critic = soft_critic
         self.given_temperature = temperature
-        start = math.log(temperature or UNTAUGHT)
+        start = math.log(temperature or INITIAL_TEMPERATURE)
         self.log_temperature = nn.Parameter(torch.tensor(start, dtype=torch.float32))
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if self.given_temperature is None and self.sft_rollouts > 0:
-            self.log_temperature.data.fill_(math.log(TAUGHT))
+            self.log_temperature.data.fill_(math.log(TEMPERATURE_AFTER_SFT))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         *body, heads = super().parameter_groups()
