@@ -1,6 +1,6 @@
 """Deep Q-learning between candidates."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -101,10 +101,6 @@ class DQN(ReplayLearner):
                     f"{type(self.policy).__name__}: leave it out, or set action_values: prior."
                 )
             self.policy.choice = HeadChoice(temperature=self.policy.choice.temperature)
-
-    @property
-    def open_settings(self) -> Set[str]:
-        return super().open_settings | {"replay"}
 
     @property
     def distills(self) -> bool:

@@ -87,7 +87,7 @@ class ReplayLearner(LLMLearner, ABC):
 
     @property
     def open_settings(self) -> Set[str]:
-        return {"gamma"} if self.given_gamma is None else frozenset()
+        return {"replay", "gamma"} if self.given_gamma is None else {"replay"}
 
     @property
     def gamma(self) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lgym.functional import expected_value, value_loss
+from lgym.functional import categorical_kl, expected_value, mean_by_pair, value_loss
 from lgym.modules.config_checks import require_discounts, require_positive
 from lgym.modules.twin_learner import TwinLearner
 from lgym.transitions import TransitionBatch
@@ -27,7 +27,7 @@ class SAC(TwinLearner):
 
     y = R + γ^n Σ_c π(c | s') Q_target(s', c)
     L_Q = E[ huber(Q_i(s, c_t) - y) ]
-    L_π = E[ Σ_c π(c | s) (α log π(c | s) - Q(s, c)) ]
+    L_π = E[ KL(π(· | s) || softmax over c of Q(s, c) / α) ]   their equation over α
     L_α = E[ log α (H(π(· | s)) - κ log n(s)) ]
 
     with n(s) the candidates of a state, so that α grows while the entropy is below κ of the most that it can
@@ -86,12 +86,15 @@ class SAC(TwinLearner):
         critic, metrics = self.critic_loss(batch, twins, targets)
         q = (twins[0] + twins[1]).detach() / 2
         state = batch.prompt_index
-        policy = -temperature * entropies - expected_value(logprobs, q) / self.std
+        if self.graph_values:
+            known = mean_by_pair(q, state, batch.choices, targets)
+            q = torch.where(known.isneginf(), q, known)
+        teacher = (q[state] / (temperature * self.std)).log_softmax(-1)
         means = expected_value(logprobs.detach(), q)
         gap = entropies.detach() - self.target_entropy * self.largest_entropies(batch)
         terms = {
             "loss/q": critic,
-            "loss/policy": policy[state],
+            "loss/policy": categorical_kl(logprobs[state], teacher),
             "loss/value": value_loss(values[state] / self.std, means[state] / self.std),
             "loss/temperature": self.log_temperature * gap[state],
         }

@@ -13,7 +13,9 @@ from helpers.lookup import GAMMA, Lookup, every_transition, fit, lake
 from helpers.training import tiny_config
 from lgym.envs.maze import START_CELLS
 from lgym.functional import expected_value
-from lgym.modules import SAC, SFTConfig
+from lgym.modules import DQN, SAC, SFTConfig
+from lgym.rollout import Prompt
+from lgym.transitions import TransitionBatch
 
 FITTED = {"loss/q": "twins", "loss/policy": "scores"}
 
@@ -83,6 +85,42 @@ def test_the_policys_gradient_leaves_the_action_values_alone():
     terms["loss/policy"].mean().backward()
     assert module.policy.llm.twins.grad is None
     assert module.policy.llm.scores.grad.abs().max() > 0
+
+
+def test_the_policy_learns_as_fast_at_a_low_temperature():
+    """Its loss is over α, since it shares an optimizer with action values: times α, what is left of it late in
+    a run was too little to be learned from (the maze ended at -32 in place of -7)."""
+    batch, _ = lake(is_slippery=False)
+    twins = torch.randn(16, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for alpha in (1.0, 0.01):
+        module = SAC(policy=Lookup(16, 4), gamma=GAMMA, temperature=alpha)
+        module.policy.llm.twins.data = alpha * twins
+        module.objective(batch)[0]["loss/policy"].mean().backward()
+        gradients.append(module.policy.llm.scores.grad)
+    assert torch.allclose(*gradients)
+
+
+def test_the_policy_follows_values_that_are_carried_on_where_it_has_them(monkeypatch):
+    """The head says the first choice is best; what was met, the last two of state 0, says the last."""
+    monkeypatch.setattr(SAC, "graph_values", True)
+    prompt = Prompt((0,), ((1,), (2,), (3,), (4,)), tuple("ldru"), "0")
+    paid = torch.tensor([2.0, 3.0], dtype=torch.float64)
+    nothing, nowhere = torch.zeros_like(paid), torch.tensor([-1, -1])
+    batch = TransitionBatch(
+        (prompt,), torch.tensor([0, 0]), torch.tensor([2, 3]), paid, nowhere, nothing, nothing
+    )
+    module = SAC(policy=Lookup(1, 4), temperature=1.0)
+    module.policy.llm.twins.data[0, 0] = 1.0
+    module.objective(batch)[0]["loss/policy"].mean().backward()
+    wanted = torch.tensor([1.0, 0.0, 2.0, 3.0], dtype=torch.float64)  # of KL's gradient at a uniform policy
+    assert torch.allclose(module.policy.llm.scores.grad[0], (wanted.mean() - wanted) / 4)
+
+
+@pytest.mark.parametrize("algorithm", [SAC, DQN])
+@pytest.mark.parametrize(("gamma", "open_settings"), [(None, {"gamma", "replay"}), (0.9, {"replay"})])
+def test_random_play_decides_about_the_replay_buffer(model_folder, algorithm, gamma, open_settings):
+    assert algorithm(llm=tiny_config(model_folder), gamma=gamma).open_settings == open_settings
 
 
 @pytest.mark.parametrize(
