@@ -27,11 +27,13 @@ class SAC(TwinLearner):
 
     y = R + γ^n Σ_c π(c | s') Q_target(s', c)
     L_Q = E[ huber(Q_i(s, c_t) - y) ]
-    L_π = E[ KL(π(· | s) || softmax over c of Q(s, c) / α) ]   their equation over α
+    L_π = E[ KL(softmax over c of Q(s, c) / α || π(· | s)) ]
     L_α = E[ log α (H(π(· | s)) - κ log n(s)) ]
 
     with n(s) the candidates of a state, so that α grows while the entropy is below κ of the most that it can
-    be, and falls above. Q and α are in standard deviations of returns. The value head learns Σ_c π Q, for
+    be, and falls above. Q and α are in standard deviations of returns. L_π is the forward divergence (Chan et
+    al. 2022, arXiv:2107.08285): that of the papers, α KL(π || softmax), has next to no gradient where α is
+    small, or where π all but leaves out what Q has come to prefer. The value head learns Σ_c π Q, for
     reports.
     """
 
@@ -94,7 +96,7 @@ class SAC(TwinLearner):
         gap = entropies.detach() - self.target_entropy * self.largest_entropies(batch)
         terms = {
             "loss/q": critic,
-            "loss/policy": categorical_kl(logprobs[state], teacher),
+            "loss/policy": categorical_kl(teacher, logprobs[state]),
             "loss/value": value_loss(values[state] / self.std, means[state] / self.std),
             "loss/temperature": self.log_temperature * gap[state],
         }
