@@ -31,8 +31,8 @@ class SAC(TwinLearner):
     L_α = E[ log α (H(π(· | s)) - κ log n(s)) ]
 
     with n(s) the candidates of a state, so that α grows while the entropy is below κ of the most that it can
-    be, and falls above. Q and α are in standard deviations of returns. L_π is the forward divergence (Chan et
-    al. 2022, arXiv:2107.08285): that of the papers, α KL(π || softmax), has next to no gradient where α is
+    be, and falls above. Q and α are in standard deviations of returns. L_π is the forward KL divergence (Chan
+    et al. 2022, arXiv:2107.08285): that of the papers, α KL(π || softmax), has next to no gradient where α is
     small, or where π all but leaves out what Q has come to prefer. The value head learns Σ_c π Q, for
     reports.
     """
