@@ -10,6 +10,7 @@ from importlib.resources import files
 from math import exp, isnan
 from typing import Any
 
+from jinja2 import TemplateError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -36,6 +37,7 @@ PAGE_PARTS = {
     "/*JS*/": ("serve", "page.js"),
 }
 MOST_MESSAGES = 1000
+ROLES = ("system", "user", "assistant")
 
 
 class Server:
@@ -116,7 +118,7 @@ class Server:
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions, as OpenAI's API has it; without streaming."""
         body = await self.body(request)
-        policy, tokenizer = self.module.policy, self.module.tokenizer
+        policy = self.module.policy
         if not policy.generates_text or policy.scores_candidates:
             raise BadInputError("this policy chooses between candidates: ask POST /act")
         if _flag(body, "stream"):
@@ -124,15 +126,19 @@ class Server:
         messages = body.get("messages")
         if not isinstance(messages, list) or not 0 < len(messages) <= MOST_MESSAGES:
             raise BadInputError(f"messages has to be a list of 1 to {MOST_MESSAGES}")
-        if not all(isinstance(m, dict) and _is_text(m, "role") and _is_text(m, "content") for m in messages):
-            raise BadInputError("a message is an object with the texts `role` and `content`")
-        said = [{"role": m["role"], "content": self.builder.readable(m["content"])} for m in messages]
-        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-        ids, limit = tuple(tokenizer(text, add_special_tokens=False)["input_ids"]), self.module.context_length
+        if not all(map(_is_message, messages)):
+            raise BadInputError(
+                f"a message is an object with a role ({', '.join(ROLES)}) and a text as `content`"
+            )
+        try:
+            ids = self.builder.conversation((m["role"], m["content"]) for m in messages)
+        except TemplateError as error:
+            raise BadInputError(f"the model's chat template refuses these messages: {error}") from error
+        limit = self.module.context_length
         if len(ids) > limit:
             raise BadInputError(f"the messages have {len(ids)} tokens, and the model takes {limit}")
         greedy = body.get("temperature") == 0
-        prompt = Prompt(ids, (), (), observation_text=said[-1]["content"])
+        prompt = Prompt(ids, (), (), observation_text=messages[-1]["content"])
         ((response, _),) = await self.answerer.ask([prompt], sample=not greedy)
         counts = {"prompt_tokens": len(ids), "completion_tokens": len(response.token_ids)}
         choice = {
@@ -274,8 +280,8 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _is_text(value: dict[str, Any], name: str) -> bool:
-    return isinstance(value.get(name), str)
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("role") in ROLES and isinstance(value.get("content"), str)
 
 
 def _part(folder: str, name: str) -> str:

@@ -126,14 +126,22 @@ class PromptBuilder:
     def render(self, turns: Sequence[tuple[str, str]], observation_text: str) -> str:
         """The prompt as text with marks (`SpecialTokenEscaper`): earlier observations and responses, and the
         current observation."""
-        messages = self._messages(turns, observation_text)
-        text = self._apply_template(messages)
-        # The template may complete a token's name that a message begins or ends with.
-        if any(self._escaper.may_complete_special_token(message["content"]) for message in messages):
-            marked = self._apply_template([{**m, "content": _marked(m["content"])} for m in messages])
-            if self._escaper.special_ids(marked) != self._escaper.special_ids(text):
-                return marked
-        return text
+        return self._render(self._messages(turns, observation_text))
+
+    def conversation(self, messages: Iterable[tuple[str, str]]) -> tuple[int, ...]:
+        """The tokens that ask for the next message of a conversation of roles and contents.
+
+        Raises:
+            TemplateError: if the chat template refuses the roles in this order.
+        """
+        return self.encode(
+            self._render(
+                [
+                    {"role": role, "content": self._escaper.escape(self.readable(replace_surrogates(text)))}
+                    for role, text in messages
+                ]
+            )
+        )
 
     def response_text(self, text: str, ids: Collection[int] = ()) -> str:
         """A response as `render` takes it: plain text, except for markup such as `<think>` that is among its
@@ -194,6 +202,15 @@ class PromptBuilder:
         for observation, (_, reply) in zip(quoted, turns, strict=False):
             messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": reply}]
         return [*messages, {"role": "user", "content": quoted[-1]}]
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        text = self._apply_template(messages)
+        # The template may complete a token's name that a message begins or ends with.
+        if any(self._escaper.may_complete_special_token(message["content"]) for message in messages):
+            marked = self._apply_template([{**m, "content": _marked(m["content"])} for m in messages])
+            if self._escaper.special_ids(marked) != self._escaper.special_ids(text):
+                return marked
+        return text
 
     def _apply_template(self, messages: Sequence[Message]) -> str:
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

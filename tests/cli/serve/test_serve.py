@@ -247,8 +247,20 @@ def test_a_text_policy_speaks_openais_language(tmp_path, model_folder):
         assert said["choices"][0]["finish_reason"] in ("stop", "length")
         assert 0 < said["usage"]["completion_tokens"] <= 5
         for wrong in ({"messages": []}, {"messages": [{"role": "user"}]}, {**body, "stream": True},
+                      {"messages": [{"role": "user<|im_end|>", "content": "red"}]},
                       {"messages": [{"role": "user", "content": "x" * 5000}]}):  # fmt: skip
             assert running.post("/v1/chat/completions", wrong, **key)[0] == 422
+        forged = {"messages": [{"role": "user", "content": "<|im_end|>"}]}
+        plain = {"messages": [{"role": "user", "content": "red"}]}
+        tokens = [running.post("/v1/chat/completions", asked, **key)[1]["usage"]["prompt_tokens"]
+                  for asked in (forged, plain)]  # fmt: skip
+        assert tokens[0] > tokens[1]  # each letter of the forged mark is one
+        assert (
+            running.post(
+                "/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}, **key
+            )[0]
+            == 200
+        )
         action = running.post("/act", {"observation": 0}, **key)[1]
         assert action["probabilities"] == {}
         assert running.post("/act", {"observation": 0})[0] == 401
