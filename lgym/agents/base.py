@@ -85,8 +85,8 @@ class TextAgent(ABC):
             )
 
     def bind(self, env: gymnasium.Env) -> None:  # noqa: B027 (most agents have nothing to do here)
-        """Read the environment's spaces or settings, which most agents do not need. Called once, before
-        anything else.
+        """Read the environment's spaces or settings, which most agents do not need. Called before anything
+        else, and again where random play decides the time limit.
 
         Args:
             env: an environment such as will be played; it is closed afterwards.

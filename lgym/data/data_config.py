@@ -207,7 +207,7 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             "group_size",
             "eval_episodes",
         )
-        for name in (*counts, "max_observation_tokens", "episodes_per_rollout"):
+        for name in (*counts, "max_observation_tokens", "episodes_per_rollout", "turns_per_rollout"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield f"{name} is {value}; it must be 1 or more."
@@ -249,6 +249,11 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             yield (
                 "demonstration_env_kwargs is where data.demonstrations are played, and there are none: give "
                 "some, or leave it out."
+            )
+        if self.logged_episodes is not None and self.exploration_bonus not in ("auto", None):
+            yield (
+                "exploration_bonus pays for what is played, and data.logged_episodes are not played: leave "
+                "one of the two out."
             )
         if self.self_imitation is not None and (turns is not None or self.history != 0):
             yield (

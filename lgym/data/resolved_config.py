@@ -52,19 +52,22 @@ class ResolvedConfig(DataConfig):
         self._open -= {"num_minibatches"} if self.minibatch_size is not None else set()
         self.agent = self.agent or GeneralAgent()
         self.offers_candidates = True
-        self.agents = self._bind_agents(self.agent)
+        self.agents = self._stage_agents(self.agent)
+        self._bind_agents()
 
-    def _bind_agents(self, agent: TextAgent) -> dict[str, TextAgent]:
-        """The agent as each stage plays it, bound to its environment: a copy wherever that differs."""
+    def _stage_agents(self, agent: TextAgent) -> dict[str, TextAgent]:
+        """The agent of each stage: a copy wherever its environment differs."""
         evaluated = deepcopy(agent) if self.eval_env_kwargs else agent
         tested = deepcopy(agent) if self.test_env_kwargs else evaluated
-        agents = {"fit": agent, "validate": evaluated, "predict": evaluated, "test": tested}
+        return {"fit": agent, "validate": evaluated, "predict": evaluated, "test": tested}
+
+    def _bind_agents(self) -> None:
+        """Bind each agent to the environment of its stage."""
         differing = {"validate": self.eval_env_kwargs, "test": self.test_env_kwargs}
         for stage in ("fit", *filter(differing.get, differing)):
             env = self.make_env(stage)
-            agents[stage].bind(env)
-            self.offers_candidates &= validation.offers_candidates(agents[stage], env, self.seed)
-        return agents
+            self.agents[stage].bind(env)
+            self.offers_candidates &= validation.offers_candidates(self.agents[stage], env, self.seed)
 
     def env_maker(self, stage: str, **changed: Any) -> Callable[[], gymnasium.Env]:
         """A function that makes an environment as a stage plays it: fit, validate, test or predict.
@@ -121,6 +124,8 @@ class ResolvedConfig(DataConfig):
         for name in self._open & decided.keys():
             self._measured[name] = decided[name]
             setattr(self, name, decided[name])
+        if "max_episode_steps" in self._measured:  # which an agent's reference returns may depend on
+            self._bind_agents()
         if "resolution" in decided and isinstance(self.agent, GeneralAgent):
             self._measured["resolution"] = decided["resolution"]
             for agent in {id(agent): agent for agent in self.agents.values()}.values():
@@ -140,3 +145,5 @@ class ResolvedConfig(DataConfig):
             self._take({"resolution": {}})
         self._measured = {}
         self._take({name: OBJECTS[name]() if name in OBJECTS else value for name, value in state.items()})
+        if self.num_envs is None:  # it was given when the run began, and is not now
+            self.num_envs = default_envs(self.turns_per_rollout)

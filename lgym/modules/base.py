@@ -256,6 +256,9 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.num_turns, sync_dist=True)
         return loss + self.zero_of_all_parameters()
 
+    def on_weights_put_back(self) -> None:
+        """Drop what was derived from weights that the run has gone back behind."""
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["state_dict"] = trained_state(self, checkpoint["state_dict"])
         checkpoint["lgym"] = run_state(self.llm_config.model)

@@ -1,5 +1,6 @@
 """Proximal policy optimization."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,6 +62,9 @@ class PPO(ActorCritic):
             assert x is not None
             return torch.zeros(action_mask.shape).masked_scatter(action_mask, x)
 
-        return Advantages(
-            columns(steps.advantages), columns(steps.returns), columns(steps.values), steps.metrics
+        return replace(
+            steps,
+            advantages=columns(steps.advantages),
+            returns=columns(steps.returns),
+            values=columns(steps.values),
         )

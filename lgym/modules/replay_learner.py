@@ -192,6 +192,9 @@ class ReplayLearner(LLMLearner, ABC):
         if self.polyak is not None:
             self.target.follow(self.polyak)
 
+    def on_weights_put_back(self) -> None:
+        self._target = self._restored_target = None  # it followed what was learned since
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["target"] = self.target.state_dict()

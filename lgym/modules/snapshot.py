@@ -26,12 +26,14 @@ def snapshot(module: LLMLearner, optimizers: Sequence[Optimizer]) -> dict[str, A
 
 
 def put_back(module: LLMLearner, optimizers: Sequence[Optimizer], saved: Mapping[str, Any]) -> None:
-    """Makes everything as it was when `snapshot` returned `saved`, which it leaves as it is."""
+    """Makes everything as it was when `snapshot` returned `saved`, which it leaves as it is. A target network
+    becomes a copy of the weights."""
     module.load_state_dict(saved["weights"], strict=False)  # what is frozen is not in it
     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": copied(state), "param_groups": groups})
     restore_rng_state(saved["rng"])
+    module.on_weights_put_back()
 
 
 def all_finite(module: torch.nn.Module) -> bool:

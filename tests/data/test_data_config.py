@@ -19,6 +19,11 @@ def test_limits_of_the_data_are_refused():
         settings(**fine)
     with pytest.raises(ValueError, match="data.history is -1"):
         settings(history=-1)
+    for turns in (0, -16):
+        with pytest.raises(ValueError, match=f"data.turns_per_rollout is {turns}; it must be 1 or more"):
+            settings(episodes_per_rollout=None, turns_per_rollout=turns)
+    with pytest.raises(ValueError, match="data.logged_episodes are not played"):
+        settings(logged_episodes=["log.jsonl"], exploration_bonus=object())
     with pytest.raises(ValueError, match="data.env_timeout is 0 seconds"):
         settings(env_timeout=0.0)
     for changes in (

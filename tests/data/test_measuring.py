@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import gymnasium
 import pytest
 import torch
 
@@ -13,8 +14,10 @@ from helpers.learners import RecordingLearner, attach
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import text_response
 from helpers.transitions import chain
+from lgym.agents import CliffWalkingAgent
 from lgym.data import EveryAction, ExplorationBonus, GraphReplayBuffer, ReplayBuffer, RolloutDataModule
 from lgym.data.measuring import DEFAULTS
+from lgym.data.sizing import default_envs
 from lgym.envs.frame_skip import FrameSkip
 
 SIZE = {"num_envs", "turns_per_rollout", "update_epochs", "prompts_per_pass", "num_minibatches"}
@@ -46,6 +49,10 @@ def test_an_endless_cliff_gets_a_limit_and_a_bonus():
     assert data.max_episode_steps == found["max_episode_steps"] == 200
     assert isinstance(data.exploration_bonus, ExplorationBonus)
     assert data.demonstrations is None  # random play falls from the cliff: there is much to lose
+    reference = data.agents["validate"].reference_returns()
+    agent = CliffWalkingAgent()
+    agent.bind(gymnasium.make("CliffWalking-v1", max_episode_steps=200))
+    assert reference == agent.reference_returns()
     env = data.make_env()
     env.reset(seed=0)
     assert next(step for step in range(1, 2000) if env.step(0)[3]) == 200  # up, where nothing ends it
@@ -213,6 +220,8 @@ def test_what_was_not_decided_then_is_not_decided_now():
     data.load_state_dict({"ranks": [], "rollouts": 0, "measured": {"num_envs": 8, "turns_per_rollout": 512}})
     assert (data.exploration_bonus, data.max_episode_steps) == (None, None)
     assert (data.num_envs, data.turns_per_rollout) == (8, 512)
+    data.load_state_dict({"ranks": [], "rollouts": 0, "measured": {"turns_per_rollout": 512}})
+    assert data.num_envs == default_envs(512)  # the run began with a number that was given
 
 
 def test_the_defaults_are_those_of_a_given_size():

@@ -18,6 +18,21 @@ class NeedsMore(gymnasium.Env):
         raise gymnasium.error.DependencyNotInstalled("pip install gymnasium[more]")
 
 
+class Endless(gymnasium.Env):
+    """An environment that never ends, whatever it says."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, max_steps):
+        self.max_steps = max_steps
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
 @pytest.fixture
 def needs_more():
     gymnasium.register("NeedsMore-v0", NeedsMore)
@@ -43,6 +58,18 @@ def test_max_episode_steps(max_episode_steps, truncated_at):
     """A limit not passed on, or `None` taken for no limit, changes how long episodes are."""
     env = make_env("FrozenLake-v1", {"is_slippery": False}, max_episode_steps)
     assert steps_until_truncated(env, limit=150) == truncated_at
+
+
+@pytest.mark.parametrize(("own", "truncated_at"), [(None, 1000), (20, 1000), (1500, 1500)])
+def test_a_limit_of_the_environments_own_is_not_cut_short(own, truncated_at):
+    """Catches a thousand steps where the environment itself ends its episodes later, as MiniGrid's large
+    levels do. One that says so and does not ends too."""
+    gymnasium.register("Own-v0", Endless)
+    try:
+        env = make_env("Own-v0", {"max_steps": own})
+    finally:
+        del gymnasium.registry["Own-v0"]
+    assert steps_until_truncated(env, limit=2000) == truncated_at
 
 
 @pytest.mark.parametrize("limit", [0, -2])

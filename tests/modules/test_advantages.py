@@ -191,6 +191,14 @@ def test_tokens_have_advantages_of_their_own(monkeypatch):
     assert batch.returns[last, 2] == pytest.approx(1.0)
 
 
+def test_tokens_without_any_signal_have_nothing_to_learn():
+    """Catches a value that is trained on its own errors where all rewards are alike and nothing ends."""
+    rollout = text_rollout(rewards=torch.zeros(2, 3), terminated=torch.zeros(2, 3, dtype=torch.bool))
+    batch, _ = token_learner().prepare(rollout)
+    assert batch.idle
+    assert not batch.advantages.any()
+
+
 def test_steps_that_are_none_have_no_level():
     """Values that are added where a stream has ended would be errors there, which the last turn of a stream that
     is shorter than others, and neither terminated nor truncated, would be credited with."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from helpers.rollouts import text_learner
-from lgym.modules import REINFORCE
+from helpers.rollouts import candidate_learner, text_learner
+from lgym.modules import DQN, REINFORCE
 from lgym.modules.snapshot import all_finite, put_back, snapshot
+from lgym.policies import CandidatePolicy
 
 
 def test_going_back_undoes_everything():
@@ -30,6 +31,19 @@ def test_going_back_undoes_everything():
         for weights in expected:
             for found, weight in zip(step(), weights, strict=True):
                 assert torch.equal(found, weight)
+
+
+def test_a_target_network_goes_back_too():
+    """Catches targets that still come from weights that the run has gone back behind, or are no numbers."""
+    module = DQN(policy=CandidatePolicy(), polyak=0.5)
+    module.policy.bind(candidate_learner().policy.llm)
+    saved = snapshot(module, [])
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.fill_(torch.nan)
+    module.target.follow(0.5)
+    put_back(module, [], saved)
+    assert all(weight.isfinite().all() for weight in module.target.state_dict().values())
 
 
 def test_one_weight_that_is_not_finite_is_enough():

@@ -131,7 +131,7 @@ class Server:
                 f"a message is an object with a role ({', '.join(ROLES)}) and a text as `content`"
             )
         try:
-            ids = self.builder.conversation((m["role"], m["content"]) for m in messages)
+            ids = self.builder.conversation([{"role": m["role"], "content": m["content"]} for m in messages])
         except TemplateError as error:
             raise BadInputError(f"the model's chat template refuses these messages: {error}") from error
         limit = self.module.context_length

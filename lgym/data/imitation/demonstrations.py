@@ -1,8 +1,9 @@
 """Demonstrations as text, and those from a JSON Lines file."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -98,9 +99,9 @@ class JsonlDemonstrations:
         if self.min_return is not None and _return_of(record) < self.min_return:
             return
         if any_form and isinstance(record.get("turns"), list):
-            pairs = [observation_and_response(turn, agent) for turn in record["turns"]]
-            readable = (pair for pair in pairs if agent.parse(pair[1]).ok)
-            yield from (Demonstration(*pair, begins=number == 0) for number, pair in enumerate(readable))
+            turns = [_recorded(turn, agent) for turn in record["turns"]]
+            readable = (turn for turn in turns if agent.parse(turn.response_text).ok)
+            yield from (replace(turn, begins=number == 0) for number, turn in enumerate(readable))
         elif any_form and isinstance(record.get("messages"), list):
             yield from (checked(agent, *pair) for pair in _exchanges(record["messages"]))
         else:
@@ -144,10 +145,34 @@ def observation_and_response(
     return observation, response_text(agent, response, agent.actions)
 
 
+def recorded_candidates(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The candidates of a turn: `candidates`, a list of texts, or the keys of `probabilities`; empty where it
+    has neither."""
+    candidates = record.get("candidates") or list(record.get("probabilities") or ())
+    if not isinstance(candidates, list) or not all(isinstance(text, str) for text in candidates):
+        raise ConfigError(f"'candidates' is {candidates!r}; it must be a list of texts")
+    return tuple(candidates)
+
+
+def recorded_reward(record: Mapping[str, Any]) -> float:
+    """The reward of a turn. Raises `ConfigError` where it is no finite number."""
+    reward = record.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise ConfigError(f"'reward' is {record.get('reward', 'missing')!r}; it must be a finite number")
+    return float(reward)
+
+
 def require_object(record: Any) -> None:
     """Raise `ConfigError` unless a line's JSON is an object."""
     if not isinstance(record, dict):
         raise ConfigError(f"expected a JSON object, not {record!r}")
+
+
+def _recorded(record: Any, agent: TextAgent) -> Demonstration:
+    """A turn of an episode as `lgym predict` writes it; the reward may be missing."""
+    texts = observation_and_response(record, agent)
+    reward = recorded_reward(record) if "reward" in record else 0.0
+    return Demonstration(*texts, recorded_candidates(record), reward=reward)
 
 
 def _return_of(record: Mapping[str, Any]) -> float:

@@ -34,7 +34,8 @@ class EveryAction:
 
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Turns that show a candidate each. Raises `ConfigError` where an agent offers none."""
-        rng = np.random.default_rng(self.seed)
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(0,))  # apart from those of the environment
+        rng = np.random.default_rng(seeds)
         with closing(make_env()) as env:
             episodes = (random_turns(env, agent, self.seed + n, rng, env.action_space) for n in count())
             played = islice(chain.from_iterable(episodes), self.turns)

@@ -55,8 +55,8 @@ class LoggedCollector:
                 response = self.demonstrated(prompt, turn.candidates[turn.choice], (), turn.choice)
                 responses.append(response)
                 self.prompts.respond(response, turn.reward)
-            if episode.final_observation_text is not None:
-                self._prompt(episode.final_observation_text, episode.turns[-1].candidates, index)
+            if episode.final is not None:
+                self._prompt(*episode.final, index)
             following = [*index[1:], -1][: len(episode.turns)]
             for at, turn in enumerate(episode.turns):
                 last = at == len(episode.turns) - 1

@@ -1,12 +1,17 @@
 """Episodes from JSON Lines files, checked line by line."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lgym.agents.base import TextAgent
-from lgym.data.imitation.demonstrations import json_lines, observation_and_response, require_object
+from lgym.data.imitation.demonstrations import (
+    json_lines,
+    observation_and_response,
+    recorded_candidates,
+    recorded_reward,
+    require_object,
+)
 from lgym.data.prompts.action_candidates import candidate_number
 from lgym.types import ConfigError
 
@@ -21,18 +26,25 @@ class LoggedTurn:
     reward: float
 
 
+class FinalObservation(NamedTuple):
+    """The observation that an episode was cut off at, and the candidates there."""
+
+    text: str
+    candidates: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class LoggedEpisode:
     """The turns of an episode.
 
     Attributes:
         terminated: True if the environment ended it; else it was cut off.
-        final_observation_text: the observation that an episode was cut off at; `None` where it terminated.
+        final: the observation that it was cut off at; `None` where it terminated.
     """
 
     turns: tuple[LoggedTurn, ...]
     terminated: bool
-    final_observation_text: str | None = None
+    final: FinalObservation | None = None
 
     @property
     def episode_return(self) -> float:
@@ -48,7 +60,8 @@ def read_episodes(paths: Sequence[str], agent: TextAgent) -> list[LoggedEpisode]
       a list of texts, or `probabilities`, an object whose keys are these;
     - `terminated`: true if the environment ended it, and `truncated`: true if a time limit did;
     - `final_observation_text`: the observation behind the last turn of an episode that did not terminate. An
-      episode without it loses that turn, whose own observation takes its place.
+      episode without it loses that turn, whose own observation takes its place; so does one whose last
+      candidates are not the agent's actions, since those of its final observation are not known.
 
     `lgym predict` writes such files, `transcripts.jsonl`; further keys are not read.
 
@@ -60,9 +73,7 @@ def read_episodes(paths: Sequence[str], agent: TextAgent) -> list[LoggedEpisode]
         ConfigError: with the file and the line that cannot be used, or if there is nothing to learn from.
     """
     episodes = [
-        _without_last_turn(episode)
-        for path in paths
-        for episode in json_lines(path, lambda record: _episode(record, agent))
+        episode for path in paths for episode in json_lines(path, lambda record: _episode(record, agent))
     ]
     episodes = [episode for episode in episodes if episode.turns]
     if not episodes:
@@ -86,26 +97,20 @@ def _episode(record: Any, agent: TextAgent) -> LoggedEpisode:
     final = record.get("final_observation_text")
     if final is not None and not isinstance(final, str):
         raise ConfigError(f"'final_observation_text' is {final!r}; it must be text")
-    return LoggedEpisode(tuple(turns), record["terminated"], None if record["terminated"] else final)
+    if record["terminated"]:
+        return LoggedEpisode(tuple(turns), True)
+    *earlier, last = turns
+    if final is not None and last.candidates == tuple(agent.actions):
+        return LoggedEpisode(tuple(turns), False, FinalObservation(final, last.candidates))
+    return LoggedEpisode(tuple(earlier), False, FinalObservation(last.observation_text, last.candidates))
 
 
 def _turn(record: Any, agent: TextAgent) -> LoggedTurn:
     observation, response = observation_and_response(record, agent)
-    reward = record.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise ConfigError(f"'reward' is {record.get('reward', 'missing')!r}; it must be a finite number")
-    candidates = record.get("candidates") or list(record.get("probabilities") or agent.actions)
-    if not isinstance(candidates, list) or not all(isinstance(text, str) for text in candidates):
-        raise ConfigError(f"'candidates' is {candidates!r}; it must be a list of texts")
+    reward = recorded_reward(record)
+    candidates = recorded_candidates(record) or tuple(agent.actions)
     choice = candidate_number(agent, response, candidates)
     if choice is None:
         offered = ", ".join(map(repr, candidates)) or "none"
         raise ConfigError(f"the response {response!r} is none of the candidates ({offered})")
-    return LoggedTurn(observation, tuple(candidates), choice, float(reward))
-
-
-def _without_last_turn(episode: LoggedEpisode) -> LoggedEpisode:
-    """An episode that was cut off at an unknown observation, up to the last known one."""
-    if episode.terminated or episode.final_observation_text is not None:
-        return episode
-    return LoggedEpisode(episode.turns[:-1], False, episode.turns[-1].observation_text)
+    return LoggedTurn(observation, candidates, choice, reward)

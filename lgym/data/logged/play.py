@@ -5,6 +5,7 @@ from typing import Any
 from lgym.data.logged.collector import LoggedCollector
 from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.training_play import TrainingPlay
+from lgym.types import ConfigError
 
 
 class LoggedPlay(TrainingPlay):
@@ -13,12 +14,13 @@ class LoggedPlay(TrainingPlay):
 
     def __init__(self, seed: int, collector: LoggedCollector, replay: ReplayBuffer | None) -> None:
         super().__init__(seed, collector, replay)
-        self._kept = False
+        self._turns = sum(len(episode.turns) for episode in collector.episodes)
+        self._kept = 0  # turns of the log that the buffer has
 
     def keep(self, batch: Any) -> bool:
         if self.replay is not None and not self._kept:
             self.replay.add(batch)
-            self._kept = True
+            self._kept = self._turns
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -27,4 +29,9 @@ class LoggedPlay(TrainingPlay):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._kept = state.get("kept", False)
+        self._kept = int(state.get("kept", 0))
+        if self._kept not in (0, self._turns):
+            raise ConfigError(
+                f"The run began with a log of {self._kept:,} turns, and data.logged_episodes now has "
+                f"{self._turns:,}: resume with the same files, or begin a new run with these."
+            )

@@ -128,19 +128,15 @@ class PromptBuilder:
         current observation."""
         return self._render(self._messages(turns, observation_text))
 
-    def conversation(self, messages: Iterable[tuple[str, str]]) -> tuple[int, ...]:
-        """The tokens that ask for the next message of a conversation of roles and contents.
+    def conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The tokens that ask for the next message of a conversation, whose contents are plain text.
 
         Raises:
             TemplateError: if the chat template refuses the roles in this order.
         """
+        contents = [self._escaper.escape(self.readable(replace_surrogates(m["content"]))) for m in messages]
         return self.encode(
-            self._render(
-                [
-                    {"role": role, "content": self._escaper.escape(self.readable(replace_surrogates(text)))}
-                    for role, text in messages
-                ]
-            )
+            self._render([{**m, "content": text} for m, text in zip(messages, contents, strict=True)])
         )
 
     def response_text(self, text: str, ids: Collection[int] = ()) -> str:

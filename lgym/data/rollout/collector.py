@@ -53,6 +53,7 @@ class Collector:
 
     def __post_init__(self) -> None:
         self._episodes_started = 0
+        self._seeds_before = 0  # more than groups have been started: the run began with smaller ones
         self.counts = EpisodeCounts()
         self._latest: list[Outcome | None] = [None] * len(self.runners)  # finished in each environment
         self.transcripts: list[Episode] = []
@@ -131,7 +132,7 @@ class Collector:
     def _start(self, runner: EnvRunner) -> None:
         """Start the next episode in the runner, unless the rollout has had all of its episodes."""
         if self._episodes_started < self._last_episode:
-            seed = self.first_seed + self._episodes_started // self.group_size
+            seed = self.first_seed + self._seeds_before + self._episodes_started // self.group_size
             runner.start(seed, number=self._episodes_started)
             self._episodes_started += 1
             self.counts.played += 1
@@ -163,6 +164,8 @@ class Collector:
         """The episode of every environment, in plain numbers and texts."""
         return {
             "episodes_started": self._episodes_started,
+            "group_size": self.group_size,
+            "seeds_before": self._seeds_before,
             "counts": asdict(self.counts),
             "latest": list(self._latest),
             "runners": [runner.state_dict() for runner in self.runners],
@@ -182,7 +185,11 @@ class Collector:
                     f"{len(self.runners)}. Resume with data.num_envs: {len(runners)}."
                 )
             runners = [None] * len(self.runners)
-        self._episodes_started = state["episodes_started"]
+        started, group_size = state["episodes_started"], state.get("group_size", self.group_size)
+        self._episodes_started = -(-started // self.group_size) * self.group_size  # whole groups
+        # with groups of another size the next seed is still the one behind all that were played
+        self._seeds_before = state.get("seeds_before", 0)
+        self._seeds_before += -(-started // group_size) - self._episodes_started // self.group_size
         self.counts = EpisodeCounts(**state["counts"])
         if len(state["latest"]) == len(self.runners):
             self._latest = list(state["latest"])

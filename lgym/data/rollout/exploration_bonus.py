@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,13 +38,13 @@ class ExplorationBonus:
         coef: w at the start of the run.
         anneal: where w has fallen to 0, linearly: after so many rollouts, or, up to 1, at that fraction of
             trainer.max_epochs, with which it changes in a run that is prolonged. Null lets the counts alone
-            make bonuses small.
+            make bonuses small. Auto is 0.5, and null in a run without a maximum.
     """
 
-    def __init__(self, coef: float = 0.3, anneal: float | None = 0.5) -> None:
+    def __init__(self, coef: float = 0.3, anneal: float | Literal["auto"] | None = "auto") -> None:
         if not 0 < coef < math.inf:
             raise ConfigError(f"data.exploration_bonus: coef is {coef}; it must be above 0.")
-        if anneal is not None and not 0 < anneal < math.inf:
+        if isinstance(anneal, float | int) and not 0 < anneal < math.inf:
             raise ConfigError(f"data.exploration_bonus: anneal is {anneal}; it must be above 0, or null.")
         self.coef = coef
         self.anneal = anneal
@@ -57,7 +57,8 @@ class ExplorationBonus:
         Raises:
             ConfigError: where `anneal` is a fraction of a run that has no maximum.
         """
-        end = self.anneal
+        endless = max_rollouts is None or max_rollouts < 0
+        end = (None if endless else 0.5) if self.anneal == "auto" else self.anneal
         if end is None:
             return self.coef
         if end <= 1:

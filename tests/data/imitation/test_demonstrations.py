@@ -78,6 +78,18 @@ def test_transcripts_leave_out_what_cannot_be_read(tmp_path):
     assert read(tmp_path, {"seed": 3, "turns": turns, "return": 3.0}) == [RED, BLUE]
 
 
+def test_transcripts_say_what_could_be_chosen_and_what_was_paid(tmp_path):
+    """Catches a choice among the agent's own actions where others were offered, and a memory without
+    rewards."""
+    turns = [{"observation_text": "red", "response_text": "red", "reward": 0.5, "probabilities": {"red": 0.9, "blue": 0.1}},
+             {"observation_text": "blue", "response_text": "blue", "candidates": ["blue", "green"]}]  # fmt: skip
+    first, second = read(tmp_path, {"turns": turns})
+    assert (first.candidates, first.reward, first.begins) == (("red", "blue"), 0.5, True)
+    assert (second.candidates, second.reward, second.begins) == (("blue", "green"), 0.0, False)
+    with pytest.raises(ValueError, match="'candidates' is \\['red', 3\\]"):
+        read(tmp_path, {"turns": [{**turns[0], "candidates": ["red", 3]}]})
+
+
 def test_blank_lines_and_order(tmp_path):
     """Lines come as written, empty ones are skipped, and what stands twice is twice."""
     blue, red = {"input": "blue", "output": "blue"}, {"input": "red", "output": "red"}

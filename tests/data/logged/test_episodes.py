@@ -38,13 +38,23 @@ def read(tmp_path, *records, agent=None):
 def test_an_episode_is_read(tmp_path):
     (episode,) = read(tmp_path, {**EPISODE, "seed": 3})
     assert episode.turns == (LoggedTurn("red", WORDS, 1, 0.5),) * 2
-    assert (episode.terminated, episode.final_observation_text, episode.episode_return) == (True, None, 1.0)
+    assert (episode.terminated, episode.final, episode.episode_return) == (True, None, 1.0)
 
 
 def test_actions_and_observations_of_the_environment_are_put_into_words(tmp_path):
     turn = {"observation": 2, "action": 0, "reward": -1}
     (episode,) = read(tmp_path, {**EPISODE, "turns": [turn]})
     assert episode.turns == (LoggedTurn("blue", WORDS, 0, -1.0),)
+
+
+def test_candidates_of_the_observation_that_it_was_cut_off_at_are_not_guessed(tmp_path):
+    """Catches a maximum over the choices of the turn before, where they differ from turn to turn."""
+    first, last = ({"observation": text, "response": text, "reward": 1, "candidates": [text, "wait"]}
+                   for text in ("up", "down"))  # fmt: skip
+    cut = {"turns": [first, last], "terminated": False, "truncated": True, "final_observation_text": "hall"}
+    (episode,) = read(tmp_path, cut, agent=StatefulAgent())
+    assert [turn.observation_text for turn in episode.turns] == ["up"]
+    assert episode.final == ("down", ("down", "wait"))
 
 
 @pytest.mark.parametrize(
@@ -60,14 +70,14 @@ def test_an_episode_that_was_cut_off_keeps_the_observation_that_it_ended_at(tmp_
     (episode,) = read(
         tmp_path, {**EPISODE, "terminated": False, "truncated": True, "final_observation_text": "blue"}
     )
-    assert (len(episode.turns), episode.terminated, episode.final_observation_text) == (2, False, "blue")
+    assert (len(episode.turns), episode.terminated, episode.final.text) == (2, False, "blue")
 
 
 def test_without_that_observation_the_last_turn_is_left_out(tmp_path):
     turns = [TURN, {**TURN, "observation_text": "green"}]
     cut = {"turns": turns, "terminated": False, "truncated": True}
     (episode,) = read(tmp_path, cut)
-    assert (len(episode.turns), episode.final_observation_text) == (1, "green")
+    assert (len(episode.turns), episode.final.text) == (1, "green")
     with pytest.raises(ValueError, match="no turn to learn from"):
         read(tmp_path, {**cut, "turns": [TURN]})
 

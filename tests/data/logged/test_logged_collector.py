@@ -17,7 +17,7 @@ from helpers.echo import CountingAgent, EchoAgent, EchoEnv
 from helpers.scripted import CandidateScorer
 from lgym.data import ReplayBuffer
 from lgym.data.logged.collector import LoggedCollector
-from lgym.data.logged.episodes import LoggedEpisode, LoggedTurn, read_episodes
+from lgym.data.logged.episodes import FinalObservation, LoggedEpisode, LoggedTurn, read_episodes
 from lgym.data.logged.play import LoggedPlay
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.prompts.prompt_builder import PromptBuilder
@@ -83,7 +83,9 @@ TWO = [
     LoggedEpisode(
         (LoggedTurn("a", ("x", "y"), 0, 1.0), LoggedTurn("b", ("x", "y"), 1, 4.0)), terminated=True
     ),
-    LoggedEpisode((LoggedTurn("b", ("x", "y"), 0, 2.0),), terminated=False, final_observation_text="c"),
+    LoggedEpisode(
+        (LoggedTurn("b", ("x", "y"), 0, 2.0),), terminated=False, final=FinalObservation("c", ("x", "y"))
+    ),
 ]
 
 
@@ -112,6 +114,11 @@ def test_a_log_is_added_to_the_replay_buffer_once():
     resumed = fresh()
     resumed.load_state_dict(first.state_dict())
     assert keep(resumed) == 3
+    more = LoggedPlay(
+        0, logged([*TWO, *TWO], EchoAgent()), ReplayBuffer(capacity=9, minibatch_size=1, learning_starts=9)
+    )
+    with pytest.raises(ValueError, match=r"a log of 3 turns, and data.logged_episodes now has 6"):
+        more.load_state_dict(first.state_dict())
     live = {**first.state_dict(), "collector": {"runners": []}}
     del live["kept"]
     onwards = fresh()

@@ -122,7 +122,7 @@ def test_an_earlier_response_cannot_either(reply, any_tokenizer):
 def test_the_messages_of_a_conversation_cannot_either(content, any_tokenizer):
     builder = PromptBuilder(any_tokenizer, SYSTEM, 8192)
     harmless, hostile = (
-        builder.conversation([("user", text), ("assistant", "yes"), ("user", text)])
+        builder.conversation([{"role": role, "content": text} for role in ("user", "assistant", "user")])
         for text in ("red", content)
     )
     if "split('e')" not in (any_tokenizer.chat_template or ""):  # which writes what it likes of a reply

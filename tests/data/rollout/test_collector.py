@@ -143,6 +143,28 @@ def test_another_number_of_environments_in_mid_episode_is_refused():
         collector(num_envs=3, limit=None).load_state_dict(player.state_dict())
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (3, 2), (2, 3), (4, 4)])
+def test_groups_of_another_size_go_on_with_the_next_seed(before, after):
+    """Catches seeds that are played twice, or never, and a group of two seeds."""
+
+    player, found = None, []
+    for group_size in (before, after, before):
+        envs = [gymnasium.make("Counting-v0", max_episode_steps=3) for _ in range(2)]
+        resumed = make_collector(envs, echo.CountingAgent(), group_size=group_size)
+        if player is not None:
+            resumed.load_state_dict(player.state_dict())
+        player = resumed
+        rollout = player.play(FirstCandidatePolicy(), rng(), episodes=2 * group_size)
+        numbers, seeds = (x[rollout.mask].tolist() for x in (rollout.episode_ids, rollout.reset_seeds))
+        found.append([seed for _, seed in sorted(set(zip(numbers, seeds, strict=True)))])
+    first = found[0][0]
+    assert found == [
+        [first] * before + [first + 1] * before,
+        [first + 2] * after + [first + 3] * after,
+        [first + 4] * before + [first + 5] * before,
+    ]
+
+
 def test_transcripts_hold_whole_episodes():
     """The first episodes of a rollout, with the probabilities that were sampled from."""
     player = collector(num_envs=2, kept=3)

@@ -77,6 +77,8 @@ def test_without_any_reward_the_size_is_one():
         (0.5, 8, [1.0, 0.5, 0.0]),
         (1, 8, [1.0, 0.75, 0.5]),
         (0.1, 5, [1.0, 0.0, 0.0]),
+        ("auto", 8, [1.0, 0.5, 0.0]),
+        ("auto", -1, [1.0, 1.0, 1.0]),
     ],
 )
 def test_the_weight_falls_linearly_to_zero(anneal, limit, expected):
@@ -93,7 +95,7 @@ def test_impossible_settings_are_refused():
     with pytest.raises(ConfigError, match="anneal is -1"):
         ExplorationBonus(anneal=-1)
     data = attach(RolloutDataModule(env="Echo-v0", agent=EchoAgent(), episodes_per_rollout=8), None)
-    data.exploration_bonus = ExplorationBonus()
+    data.exploration_bonus = ExplorationBonus(anneal=0.5)
     data.trainer.lightning_module = RecordingLearner()
     data.setup("fit")
     data.trainer.max_epochs = -1
