@@ -115,7 +115,7 @@ def size_choices(
     if not learner.uses_replay:
         choices += [
             Choice("update_epochs", passes, "passes over a rollout"),
-            Choice("prompts_per_pass", prompts, "those with the most turns, when there are more"),
+            Choice("prompts_per_pass", prompts, "drawn in proportion to their turns, when there are more"),
             Choice("num_minibatches", minibatches, "of a pass; so many steps, however many prompts are met"),
         ]
     return [choice for choice in choices if choice.name in open_names and choice.value is not None]
@@ -152,7 +152,8 @@ def turns_and_passes(
 
     Most turns of a long rollout are at few prompts, so a rollout is as long as half of the time allows to
     play, but of `FEWEST_EPISODES` episodes or `ENOUGH_TURNS` at least; passes that do not fit into the rest
-    learn from the prompts that have most of the turns. Few prompts make few steps, and get more passes.
+    learn from prompts that are drawn in proportion to their turns. Few prompts make few steps, and get more
+    passes.
 
     Args:
         play: random play in the run's environment.

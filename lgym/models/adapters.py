@@ -119,7 +119,7 @@ def require_own_choice(folder: Path) -> None:
         raise ConfigError(
             f"The agent of {folder} was trained with action_values: head: its choices come from a head that "
             "lies beside the model, which an adapter is nothing without. Go on from the run's checkpoint "
-            "(--ckpt_path), play it by `lgym play RUN`, or train with action_values: prior."
+            "(--ckpt_path), which play, test and serve take too, or train with action_values: prior."
         )
 
 

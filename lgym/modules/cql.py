@@ -23,7 +23,7 @@ class CQL(DQN):
     def __init__(self, alpha: float = 0.1, n_step: int = 1, loss: Loss = "huber", **kwargs: Any) -> None:
         """
         Args:
-            alpha: weight of the penalty; 0 is DQN.
+            alpha: weight of the penalty; 0 is DQN with these defaults.
             n_step: turns of a return before it bootstraps; those behind the first are the log's choices, not
                 the policy's.
             loss: see DQN.

@@ -53,7 +53,7 @@ class GiGPO(PolicyLearner):
 
 
 def states(rollout: Rollout) -> Tensor:
-    """[turns] the number of each turn's observation, whatever the prompt shows beside it."""
+    """[turns] the number of each turn's observation with its memories, whatever history the prompt shows."""
     numbers: dict[str, int] = {}
     by_prompt = [numbers.setdefault(prompt.observation_text, len(numbers)) for prompt in rollout.prompts]
     return torch.tensor(by_prompt)[rollout.prompt_index[rollout.mask]]
