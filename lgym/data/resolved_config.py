@@ -121,10 +121,11 @@ class ResolvedConfig(DataConfig):
 
     def _take(self, decided: Mapping[str, Any]) -> None:
         """Set what random play decided, now or when the run began."""
-        for name in self._open & decided.keys():
+        taken = self._open & decided.keys()
+        for name in taken:
             self._measured[name] = decided[name]
             setattr(self, name, decided[name])
-        if "max_episode_steps" in self._measured:  # which an agent's reference returns may depend on
+        if "max_episode_steps" in taken:  # which an agent's reference returns may depend on
             self._bind_agents()
         if "resolution" in decided and isinstance(self.agent, GeneralAgent):
             self._measured["resolution"] = decided["resolution"]
@@ -141,6 +142,8 @@ class ResolvedConfig(DataConfig):
         if not state:
             return
         vars(self).update({name: DEFAULTS[name] for name in self._open & self._measured.keys()})
+        if "max_episode_steps" in self._measured:
+            self._bind_agents()
         if "resolution" in self._measured:
             self._take({"resolution": {}})
         self._measured = {}

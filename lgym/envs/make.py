@@ -47,8 +47,8 @@ def make_env(
     Args:
         env_id: the registered id; `package:Env-v0` imports the package first. MiniGrid's need no package.
         env_kwargs: keyword arguments of the environment's constructor.
-        max_episode_steps: the time limit in environment steps; `None` keeps the environment's
-            own, or takes `DEFAULT_TIME_LIMIT` where there is none, and -1 removes it.
+        max_episode_steps: the time limit in environment steps; `None` keeps the environment's own,
+            or takes `DEFAULT_TIME_LIMIT` where there is none, and -1 removes it.
         wrappers: put around the environment, the last outermost.
         frame_skip: environment steps that an action is repeated for, inside the wrappers and outside the time
             limit.
@@ -88,9 +88,7 @@ def make_env(
     for name in sys.modules.keys() & set(PRINTING_MODULES):
         vars(sys.modules[name])["print"] = _say_nothing
     if max_episode_steps is None and env.spec is not None and env.spec.max_episode_steps is None:
-        own = (
-            getattr(env.unwrapped, "max_steps", None) or 0
-        )  # MiniGrid's, which it ends episodes at by itself
+        own = getattr(env.unwrapped, "max_steps", None) or 0  # at which MiniGrid ends episodes by itself
         env = DefaultTimeLimit(env, max(DEFAULT_TIME_LIMIT, own))
     if frame_skip > 1:
         env = FrameSkip(env, frame_skip)

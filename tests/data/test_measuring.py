@@ -220,6 +220,7 @@ def test_what_was_not_decided_then_is_not_decided_now():
     data.load_state_dict({"ranks": [], "rollouts": 0, "measured": {"num_envs": 8, "turns_per_rollout": 512}})
     assert (data.exploration_bonus, data.max_episode_steps) == (None, None)
     assert (data.num_envs, data.turns_per_rollout) == (8, 512)
+    assert data.agent.reference_returns() == module("CliffWalking-v1").agent.reference_returns()
     data.load_state_dict({"ranks": [], "rollouts": 0, "measured": {"turns_per_rollout": 512}})
     assert data.num_envs == default_envs(512)  # the run began with a number that was given
 

@@ -53,7 +53,7 @@ class Collector:
 
     def __post_init__(self) -> None:
         self._episodes_started = 0
-        self._seeds_before = 0  # more than groups have been started: the run began with smaller ones
+        self._seeds_before = 0  # beyond one a group, where the run began with groups of another size
         self.counts = EpisodeCounts()
         self._latest: list[Outcome | None] = [None] * len(self.runners)  # finished in each environment
         self.transcripts: list[Episode] = []

@@ -57,17 +57,19 @@ class ExplorationBonus:
         Raises:
             ConfigError: where `anneal` is a fraction of a run that has no maximum.
         """
-        endless = max_rollouts is None or max_rollouts < 0
-        end = (None if endless else 0.5) if self.anneal == "auto" else self.anneal
+        limit = None if max_rollouts is None or max_rollouts < 0 else max_rollouts
+        end = self.anneal
+        if end == "auto":
+            end = None if limit is None else 0.5
         if end is None:
             return self.coef
         if end <= 1:
-            if max_rollouts is None or max_rollouts < 0:
+            if limit is None:
                 raise ConfigError(
                     f"data.exploration_bonus: anneal is {end:g}, a fraction of trainer.max_epochs, which is "
                     f"{max_rollouts}. Give a number of rollouts above 1, or null, or set trainer.max_epochs."
                 )
-            end *= max_rollouts
+            end *= limit
         return self.coef * max(0.0, 1 - rollouts / max(end, 1))
 
     def bonuses(self, rollout: Rollout, rollouts: int, max_rollouts: int | None) -> Tensor:

@@ -46,6 +46,31 @@ def test_turns_are_a_sample_where_there_are_more():
     assert len({turn.observation_text for turn in few}) > 5
 
 
+class Chance(gymnasium.Env):
+    """An environment that draws a number each turn, and notes it with the action."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(4)
+
+    def __init__(self):
+        self.pairs = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        self.pairs.append((int(self.np_random.integers(4)), int(action)))
+        return 0, 0.0, False, False, {}
+
+
+def test_actions_are_drawn_apart_from_the_environments_chance():
+    """Catches one generator for both, with which each action is the number that the environment draws."""
+    env = Chance()
+    EveryAction(turns=200).demonstrations(bound(GeneralAgent(), Chance), lambda: env)
+    assert len(env.pairs) >= 199
+    assert 0.1 < sum(draw == action for draw, action in env.pairs) / len(env.pairs) < 0.4
+
+
 def test_what_has_no_candidates_is_refused():
     agent = bound(GeneralAgent(max_candidates=1), lake)
     with pytest.raises(ConfigError, match="GeneralAgent offers none"):
