@@ -192,6 +192,8 @@ BEST = """episodes_per_rollout: 8
   self_imitation:
     class_path: lgym.data.BestEpisodeBuffer
     init_args: {top_fraction: 0.5, min_return: 0} # all its episodes pay alike"""
+DAGGER = """episodes_per_rollout: 8
+  dagger: {policy: {class_path: lgym.agents.experts.Uniform, init_args: {actions: 2}}}"""
 MEMORIES = """turns_per_rollout: 24
   history: {history}
   eval_episodes: 2
@@ -209,6 +211,7 @@ SPEAKS = "GenerationPolicy, init_args: {max_new_tokens: 4}"
         pytest.param(SPEAKS, MID_TALK, "{}", 1, 2, id="mid-conversation-speaks"),
         pytest.param(THINKS, BEST, "{coef: 1.0}", 2, 3, id="replay-thinks", marks=pytest.mark.slow),
         pytest.param(SPEAKS, BEST, "{coef: 1.0}", 2, 3, id="replay-speaks", marks=pytest.mark.slow),
+        pytest.param(SPEAKS, DAGGER, "{rollouts: 2}", 1, 3, id="dagger-speaks"),
         pytest.param(THINKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-thinks", marks=pytest.mark.slow),
         pytest.param(SPEAKS, WARM, "{rollouts: 2}", 1, 3, id="warm-up-speaks", marks=pytest.mark.slow),
     ],

@@ -4,6 +4,7 @@ from lgym.data.datamodule import RolloutDataModule
 from lgym.data.dataset import RolloutDataset
 from lgym.data.graph_replay import GraphReplayBuffer
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
+from lgym.data.imitation.dagger import DAgger
 from lgym.data.imitation.demonstrations import JsonlDemonstrations
 from lgym.data.imitation.every_action import EveryAction
 from lgym.data.imitation.expert_demonstrations import ExpertDemonstrations
@@ -13,6 +14,7 @@ from lgym.data.rollout.exploration_bonus import ExplorationBonus
 
 __all__ = [
     "BestEpisodeBuffer",
+    "DAgger",
     "EveryAction",
     "ExpertDemonstrations",
     "ExplorationBonus",

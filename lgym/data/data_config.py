@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from lgym.agents import TextAgent
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
+from lgym.data.imitation.dagger import DAgger
 from lgym.data.imitation.demonstrations import DemonstrationSource
 from lgym.data.prompts.conversation import History
 from lgym.data.replay_buffer import ReplayBuffer
@@ -152,8 +153,17 @@ class SupervisedConfig:
     self_imitation: BestEpisodeBuffer | None = None
     """Supervised learning from the run's own best episodes: lgym.data.BestEpisodeBuffer."""
 
+    dagger: DAgger | None = None
+    """Supervised learning from an expert's answers in the run's own episodes: lgym.data.DAgger."""
+
     sft_batch_size: int = 32
     """Demonstrated turns beside each minibatch."""
+
+    @property
+    def episode_buffers(self) -> dict[str, BestEpisodeBuffer | DAgger]:
+        """The buffers of the run's own episodes, by the names of their settings."""
+        buffers = {"self_imitation": self.self_imitation, "dagger": self.dagger}
+        return {name: buffer for name, buffer in buffers.items() if buffer is not None}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -255,8 +265,8 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
                 "exploration_bonus pays for what is played, and data.logged_episodes are not played: leave "
                 "one of the two out."
             )
-        if self.self_imitation is not None and (turns is not None or self.history != 0):
+        if self.episode_buffers and (turns is not None or self.history != 0):
             yield (
-                "self_imitation keeps whole episodes, asked without history: set data.episodes_per_rollout "
-                f"(it is {episodes}) and data.history: 0 (it is {self.history})."
+                f"{next(iter(self.episode_buffers))} keeps whole episodes, asked without history: set "
+                f"data.episodes_per_rollout (it is {episodes}) and data.history: 0 (it is {self.history})."
             )

@@ -70,7 +70,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
                 self.exploration_bonus.weight(0, limit)  # a wrong `anneal` is refused here
             if self.logged_episodes is not None:
                 self.logged = self._read_log(self.logged_episodes)
-            given = bool(self.demonstrations) or self.self_imitation is not None  # an empty buffer is false
+            given = bool(self.demonstrations or self.episode_buffers)
             validation.require_imitation(given, self.learner.uses_sft)
             self._demonstrated = load_demonstrations(
                 self.demonstrations or (), self.agent, self.env_maker("demonstrate")
@@ -107,15 +107,18 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         return MemoryPrompt(self.agents[stage], self.working_memory, self.episodic_memory)
 
     def _sft_sampler(self) -> SFTSampler | None:
-        if not self._demonstrated and self.self_imitation is None:
+        if not self._demonstrated and not self.episode_buffers:
             return None
         policy = self.learner.policy
+        prompts = partial(EpisodePrompts, self.agent, self.prompt_builder("fit"), history=self.history)
+        if self.dagger is not None:
+            self.dagger.attach(self.env_maker("fit"), prompts(scores_candidates=policy.scores_candidates))
         return SFTSampler(
             self.agent,
-            partial(EpisodePrompts, self.agent, self.prompt_builder("fit"), history=self.history),
+            prompts,
             policy.demonstrated,
             self._demonstrated,
-            self.self_imitation,
+            list(self.episode_buffers.values()),
             self.sft_batch_size,
             scores_candidates=policy.scores_candidates,
             memory=MemoryPrompt(self.agent, self.working_memory),
@@ -224,7 +227,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
 
     def _memories(self) -> dict[str, Any]:
         memories = {
-            "self_imitation": self.self_imitation,
+            **self.episode_buffers,
             "episodic_memory": self.episodic_memory,
             "exploration_bonus": self.exploration_bonus,
         }

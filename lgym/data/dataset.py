@@ -72,7 +72,7 @@ class RolloutDataset(IterableDataset):
         imitating = (
             sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
         )
-        collecting = sampler is not None and sampler.self_imitation is not None
+        collecting = sampler is not None and bool(sampler.buffers)
         fewest = warm_up_episodes(self.settings) if imitating and not collecting else None
         enough = False
         while not enough:

@@ -104,7 +104,7 @@ def size_choices(
     distinct = play.distinct_after(turns)
     minibatches = number_of_minibatches(min(distinct, prompts), passes)
     amount: dict[str, int | None] = {"episodes_per_rollout": None, "turns_per_rollout": turns}
-    if learner.needs_whole_episodes or settings.self_imitation is not None:
+    if learner.needs_whole_episodes or settings.episode_buffers:
         groups = max(2, round(turns / length / settings.group_size))
         amount = {"episodes_per_rollout": settings.group_size * groups, "turns_per_rollout": None}
     why_turns = f"about {distinct:,.0f} distinct prompts, {seconds:g} s at a rough estimate"

@@ -123,7 +123,7 @@ def require_capacity(capacity: int, episodes: Sequence[LoggedEpisode], total: in
 def require_imitation(given: bool, imitates: bool) -> None:
     """Raise `ValueError` unless there are turns to imitate exactly where the model imitates."""
     if given != imitates:
-        sources = "data.demonstrations or data.self_imitation"
+        sources = "data.demonstrations, data.self_imitation or data.dagger"
         there = sources if given else f"neither {sources.replace(' or ', ' nor ')}"
         raise ConfigError(
             f"There is {there} to imitate, and sft.coef or sft.rollouts of the model is "

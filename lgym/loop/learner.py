@@ -125,7 +125,7 @@ class LoopLearner:
             partial(EpisodePrompts, agent, self._builder(agent.system_prompt)),
             self.module.policy.demonstrated,
             turns,
-            None,
+            (),
             self.pace.mini_batch_size,
             scores_candidates=False,
         )

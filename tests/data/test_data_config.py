@@ -33,6 +33,8 @@ def test_limits_of_the_data_are_refused():
     ):
         with pytest.raises(ValueError, match="data.self_imitation keeps whole episodes"):
             settings(self_imitation=object(), **changes)
+        with pytest.raises(ValueError, match="data.dagger keeps whole episodes"):
+            settings(dagger=object(), **changes)
 
 
 def test_a_place_for_demonstrations_without_any_is_refused():

@@ -11,7 +11,7 @@ import torch
 
 from helpers import echo
 from helpers.training import fit, tiny_config
-from lgym.data import BestEpisodeBuffer, ExpertDemonstrations, JsonlDemonstrations
+from lgym.data import BestEpisodeBuffer, DAgger, ExpertDemonstrations, JsonlDemonstrations
 from lgym.models import LLMConfig
 from lgym.modules import PPO, REINFORCE, LossConfig, SFTConfig
 from lgym.policies import CandidatePolicy, GenerationPolicy, ThinkPolicy
@@ -127,6 +127,20 @@ def test_expert_iteration_goes_beyond_its_demonstrations(tmp_path, model_folder)
         sft=SFTConfig(rollouts=8),
         demonstrations=[JsonlDemonstrations(str(path))],
         self_imitation=BestEpisodeBuffer(top_fraction=1.0, min_return=1.0, rewarded_turns=True),
+        num_envs=4,
+    )
+    assert curves["rollout/episodes"] == [32] * 8
+    assert "loss/policy" not in curves
+    assert curves["val_sampled/return_mean"][-1] > 0.9
+
+
+def test_dagger_learns_without_a_demonstration(tmp_path, model_folder):
+    """From an expert's answers in episodes of its own, from the first rollout on, and from no other loss."""
+    curves = learn(
+        tmp_path,
+        model_folder,
+        sft=SFTConfig(rollouts=8),
+        dagger=DAgger(WordExpert()),
         num_envs=4,
     )
     assert curves["rollout/episodes"] == [32] * 8

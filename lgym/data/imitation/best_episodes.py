@@ -43,6 +43,8 @@ class BestEpisodeBuffer:
             bad turns too; where each good turn is paid, what is left is good.
     """
 
+    demonstrates = False
+
     def __init__(
         self,
         top_fraction: float = 0.1,

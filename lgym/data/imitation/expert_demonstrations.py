@@ -64,7 +64,7 @@ class ExpertDemonstrations:
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is
         kept."""
-        env = make_env()
+        env = AdvisedEnv(make_env(), self.policy)
         seeds = tqdm(range(self.seed, self.seed + self.episodes), "expert episodes", leave=False)
         try:
             episodes = [self._play(env, agent, seed) for seed in seeds]
@@ -79,35 +79,19 @@ class ExpertDemonstrations:
             )
         return [turn for episode_return, turns in episodes if episode_return >= threshold for turn in turns]
 
-    def _play(self, env: gymnasium.Env, agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
+    def _play(self, env: "AdvisedEnv", agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
         turns: list[Demonstration] = []
         episode_return, done = 0.0, False
         rng = np.random.default_rng(
             np.random.SeedSequence(seed, spawn_key=(1,))
         )  # apart from the environment
-        observation, info = env.reset(seed=seed)
-        if hasattr(self.policy, "begin"):
-            self.policy.begin(env)
-        while not done:
-            candidates = tuple(agent.candidates(observation, info) or ())
-            answer = self.policy.act(observation, info)
-            if answer is None and turns:
-                break
-            try:
-                response = response_text(agent, answer, candidates)
-                text = agent.format_observation(observation)
-                turns.append(replace(checked(agent, text, response, candidates), begins=not turns))
-            except ValueError as error:
-                raise ConfigError(
-                    f"{type(self.policy).__name__} answered {answer!r} to the observation {observation!r}: "
-                    f"{error}"
-                ) from error
-            noise = self._noise(agent, candidates, rng)
-            action = agent.parse(noise or response).action
-            observation, reward, terminated, truncated, info = env.step(action)
-            if hasattr(self.policy, "played"):
-                self.policy.played(action)
-            turns[-1] = replace(turns[-1], reward=float(reward), played_text=noise)
+        env.reset(seed=seed)
+        while not done and not (env.answer is None and turns):
+            turn = env.demonstration(agent)
+            noise = self._noise(agent, turn.candidates, rng)
+            action = agent.parse(noise or turn.response_text).action
+            _, reward, terminated, truncated, _ = env.step(action)
+            turns.append(replace(turn, begins=not turns, reward=float(reward), played_text=noise))
             episode_return += float(reward)
             done = terminated or truncated
         return episode_return, turns
@@ -123,3 +107,48 @@ class ExpertDemonstrations:
                 f"{type(agent).__name__} names none: leave noise out."
             )
         return names[int(rng.integers(len(names)))]
+
+
+class AdvisedEnv(gymnasium.Wrapper):
+    """An environment with an expert beside it, who is asked about each outcome once.
+
+    Attributes:
+        answer: of the expert to the last outcome of `reset` or `step`; `None` where it sees no way on, and
+            at the end of an episode.
+    """
+
+    def __init__(self, env: gymnasium.Env, policy: ScriptedExpert) -> None:
+        super().__init__(env)
+        self._policy = policy
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        outcome = self.env.reset(**kwargs)
+        if hasattr(self._policy, "begin"):
+            self._policy.begin(self.env)
+        self._ask(*outcome)
+        return outcome
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if hasattr(self._policy, "played"):
+            self._policy.played(action)
+        self.answer = None
+        if not (terminated or truncated):
+            self._ask(observation, info)
+        return observation, reward, terminated, truncated, info
+
+    def demonstration(self, agent: TextAgent) -> Demonstration:
+        """The expert's answer to the observation at hand. Raises `ConfigError` where it names no action."""
+        candidates = tuple(agent.candidates(self._observation, self._info) or ())
+        try:
+            response = response_text(agent, self.answer, candidates)
+            return checked(agent, agent.format_observation(self._observation), response, candidates)
+        except ValueError as error:
+            raise ConfigError(
+                f"{type(self._policy).__name__} answered {self.answer!r} to the observation "
+                f"{self._observation!r}: {error}"
+            ) from error
+
+    def _ask(self, observation: Any, info: dict[str, Any]) -> None:
+        self._observation, self._info = observation, info
+        self.answer = self._policy.act(observation, info)

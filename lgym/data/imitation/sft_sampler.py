@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -12,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lgym import distributed
 from lgym.agents.base import TextAgent
 from lgym.batch import ResponseBatch
-from lgym.data.imitation.best_episodes import BestEpisodeBuffer, FinishedEpisode
+from lgym.data.imitation.best_episodes import FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
 from lgym.data.prompts.action_candidates import candidate_number
 from lgym.data.prompts.episode_prompts import EpisodePrompts
@@ -21,9 +22,25 @@ from lgym.rollout import Prompt, Response, Rollout
 from lgym.types import ConfigError
 
 
+class EpisodeBuffer(Protocol):
+    """Turns to imitate that come from the run's own episodes.
+
+    Attributes:
+        demonstrates: whether there are some whatever is played.
+    """
+
+    demonstrates: bool
+
+    def add(self, episodes: Iterable[tuple[Any, ...]]) -> None:
+        """Add those of a rollout's `FinishedEpisode`s."""
+
+    def turns(self) -> list[Demonstration]:
+        """The distinct turns to imitate, with the observations as they were shown."""
+
+
 @dataclass(eq=False)
 class SFTSampler:
-    """Samples demonstrated turns, each as likely as the others, whether from a source or from the best
+    """Samples demonstrated turns, each as likely as the others, whether from a source or from the run's own
     episodes.
 
     Args:
@@ -32,18 +49,18 @@ class SFTSampler:
         demonstrated: makes the policy's response to a prompt from a text, its tokens if it was sampled,
             and the number of the candidate that it names, or -1.
         demonstrations: turns that are always there.
-        self_imitation: whose episodes come and go.
+        buffers: whose turns come and go with the rollouts.
         size: turns drawn for one minibatch.
         scores_candidates: whether responses name a candidate.
-        memory: adds the working memory to the observations of `demonstrations`; those of the best episodes
-            have what they were shown. `None` adds nothing.
+        memory: adds the working memory to the observations of `demonstrations`; those of `buffers` have
+            what they were shown. `None` adds nothing.
     """
 
     agent: TextAgent
     prompts: Callable[..., EpisodePrompts]
     demonstrated: Callable[[Prompt, str, tuple[int, ...], int], Response]
     demonstrations: Sequence[Demonstration]
-    self_imitation: BestEpisodeBuffer | None
+    buffers: Sequence[EpisodeBuffer]
     size: int
     _: KW_ONLY
     scores_candidates: bool
@@ -54,19 +71,21 @@ class SFTSampler:
         self._turns = self._demonstrated
 
     def add_rollout(self, rollout: Rollout) -> None:
-        """Keep the best episodes of a rollout of whole episodes, whichever process played them."""
-        if self.self_imitation is not None:
-            episodes = distributed.all_gather_object(_episodes(rollout))
-            self.self_imitation.add(chain.from_iterable(episodes))
-            self._turns = [*self._demonstrated, *self._as_asked(self.self_imitation.turns())]
+        """Give the buffers a rollout of whole episodes, whichever process played them."""
+        if self.buffers:
+            episodes = list(chain.from_iterable(distributed.all_gather_object(_episodes(rollout))))
+            for buffer in self.buffers:
+                buffer.add(episodes)
+            turns = chain.from_iterable(buffer.turns() for buffer in self.buffers)
+            self._turns = [*self._demonstrated, *self._as_asked(turns)]
 
     @property
     def has_demonstrations(self) -> bool:
         """True if there are demonstrations, whatever is played."""
-        return bool(self._demonstrated)
+        return bool(self._demonstrated) or any(buffer.demonstrates for buffer in self.buffers)
 
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
-        """One shuffled pass over all turns: the demonstrations, and those of the best episodes so far."""
+        """One shuffled pass over all turns: the demonstrations, and those of the buffers so far."""
         order = rng.permutation(len(self._turns)).tolist()
         for start in range(0, len(order), self.size):
             yield _batch([self._turns[i] for i in order[start : start + self.size]])

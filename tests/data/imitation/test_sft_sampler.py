@@ -48,7 +48,7 @@ def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> S
         partial(EpisodePrompts, agent, builder),
         demonstrated,
         demonstrations,
-        buffer,
+        () if buffer is None else (buffer,),
         size,
         scores_candidates=scores_candidates,
     )

@@ -1,0 +1,93 @@
+"""Dataset aggregation: what an expert would have done where the model itself has played."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from tqdm import tqdm
+
+from lgym.data.imitation.best_episodes import FinishedEpisode
+from lgym.data.imitation.demonstrations import Demonstration
+from lgym.data.imitation.expert_demonstrations import AdvisedEnv, ScriptedExpert
+from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.rollout.env_runner import EnvRunner
+from lgym.rollout import Response
+from lgym.types import ConfigError
+
+
+class DAgger:
+    """The expert's answers in the run's own episodes, whatever the model answered there.
+
+    "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online Learning", Ross et al.
+    2011, arXiv:1011.0686, algorithm 3.1, in which the model plays every turn (beta = 0); demonstrations, if
+    there are any, are the data that it begins with. For the expert to see them, the episodes of a rollout are
+    played a second time, from their reset seeds and without the model.
+
+    Args:
+        policy: the expert, as `ExpertDemonstrations` has it. Where it sees no way on, its answers end.
+        capacity: the maximum number of episodes; the oldest leave first.
+    """
+
+    demonstrates = True
+
+    def __init__(self, policy: ScriptedExpert, capacity: int = 1000) -> None:
+        if capacity < 1:
+            raise ConfigError(f"dagger's capacity is {capacity}; it must be 1 or more.")
+        self.policy = policy
+        self._episodes: deque[tuple[Demonstration, ...]] = deque(maxlen=capacity)
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def attach(self, make_env: Callable[[], gymnasium.Env], prompts: EpisodePrompts) -> None:
+        """Play episodes in these environments; the prompts say how, and are not shown to anyone."""
+        self._make_env = make_env
+        self._prompts = prompts
+
+    def add(self, episodes: Iterable[tuple[Any, ...]]) -> None:
+        """Add the expert's answers in a rollout's `FinishedEpisode`s.
+
+        Raises:
+            ConfigError: if an episode is another one when it is played again, or an answer names no action.
+        """
+        expert = deepcopy(self.policy)  # a resumed run's is no other, whatever it has drawn or planned
+        env = AdvisedEnv(self._make_env(), expert)
+        try:
+            for episode in tqdm(list(episodes), "the expert's answers", leave=False, delay=2):
+                self._episodes.append(tuple(self._answers(env, FinishedEpisode(*episode))))
+        finally:
+            env.close()
+
+    def turns(self) -> list[Demonstration]:
+        """The distinct turns of the kept episodes. One observation may have several answers."""
+        return list(dict.fromkeys(turn for turns in self._episodes for turn in turns))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The kept episodes in plain numbers and texts."""
+        return {"episodes": [[tuple(vars(turn).values()) for turn in turns] for turns in self._episodes]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` wrote."""
+        self._episodes.clear()
+        self._episodes += [tuple(Demonstration(*turn) for turn in turns) for turns in state["episodes"]]
+
+    def _answers(self, env: AdvisedEnv, episode: FinishedEpisode) -> Iterator[Demonstration]:
+        runner = EnvRunner(env, self._prompts)
+        runner.reset(episode.reset_seed)
+        for turn, reward in zip(episode.turns, episode.rewards, strict=True):
+            if env.answer is None:
+                return
+            advised = env.demonstration(self._prompts.agent)
+            choice = 0 if turn.candidates else -1
+            again, *_ = runner.step(Response((), (), True, turn.response_text, choice=choice))
+            if turn.candidates not in ((), advised.candidates) or np.float32(again) != np.float32(reward):
+                raise ConfigError(
+                    f"The episode with reset seed {episode.reset_seed} was another one when the same answers "
+                    f"were played again: {type(env.unwrapped).__name__} does not honor its seed, and the "
+                    "expert of data.dagger does not see what the model saw. Leave data.dagger out."
+                )
+            yield replace(turn, response_text=advised.response_text, response_ids=())
