@@ -65,8 +65,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             new.unlink(missing_ok=True)
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Callable | Any = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+        self, path: str | Path, map_location: Callable | Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:  # on the CPU first: the machine that wrote it may have had other devices
         try:
             return super().load_checkpoint(
                 whole(Path(path)), map_location, weights_only=weights_only is not False

@@ -69,6 +69,15 @@ def test_it_is_a_checkpoint_like_any_other(path):
         read(other)
 
 
+def test_what_a_gpu_wrote_is_read_without_one(path, monkeypatch):
+    """Trained on one machine, it is evaluated and played on another."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        AtomicCheckpointIO().save_checkpoint({"number": 3, "weights": torch.ones(10)}, path)
+    assert b"cuda:0" in path.read_bytes()
+    assert AtomicCheckpointIO().load_checkpoint(path)["weights"].device.type == "cpu"
+
+
 def test_a_checkpoint_that_may_not_be_read_is_not_called_torn(path, monkeypatch):
     """To go on from the one before would hide it."""
     monkeypatch.setattr(
