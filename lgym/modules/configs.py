@@ -123,17 +123,17 @@ class CriticConfig:
 
 @dataclass(frozen=True)
 class SFTConfig:
-    """Supervised learning from `data.demonstrations` and `data.self_imitation`, beside the algorithm's own
-    loss."""
+    """Supervised learning from `data.demonstrations`, `data.self_imitation` and `data.dagger`, beside the
+    algorithm's own loss."""
 
     coef: float = 0.0
     """Weight of the negative log-likelihood of demonstrated turns, per token."""
 
     rollouts: int | None = None
     """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs`
-    passes over the demonstrations and the best episodes so far. Where they are all of a run, that is expert
-    iteration (Anthony et al. 2017, arXiv:1705.08439). Null is 1 where there are demonstrations without a
-    weight, else none."""
+    passes over the demonstrations and what has come from own episodes so far. Where they are all of a run,
+    that is expert iteration (Anthony et al. 2017, arXiv:1705.08439), or DAgger. Null is 1 where there are
+    demonstrations without a weight, else none."""
 
     lr_scale: float | None = None
     """The learning rate of these rollouts, as a multiple of the optimizer's: imitation bears larger steps
