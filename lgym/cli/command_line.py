@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def default_precision(llm: LLMConfig, accelerator: Any) -> str:
     return "bf16-mixed" if llm.lora is None else "bf16-true"
 
 
+def warn_of_slow_bf16(precision: Any, accelerator: Any) -> None:
+    """Warn of a precision that is slow here, as where a GPU's run is evaluated on a laptop."""
+    if str(precision).startswith("bf16") and not multiplies_bf16(accelerator):
+        warnings.warn(
+            f"trainer.precision is {precision}, and this processor has no instructions for bf16: it takes "
+            "several times as long as in fp32. --trainer.precision 32-true is quicker here, and differs in its "
+            "rounding alone.",
+            stacklevel=2,
+        )
+
+
 class LgymCLI(LightningCLI):
     """LightningCLI with a module by class_path, lgym's callbacks, and one folder per run, in which resuming
     goes on."""
@@ -153,6 +165,7 @@ class LgymCLI(LightningCLI):
         # a module of one's own may have no llm, and what `new` writes is for any machine
         if config.trainer.precision is None and llm is not None and self.subcommand != "new":
             config.trainer.precision = default_precision(llm, config.trainer.accelerator)
+        warn_of_slow_bf16(config.trainer.precision, config.trainer.accelerator)
         self.run_version: str | None = None
         if config.get("ckpt_path"):
             root = Path(config.trainer.default_root_dir)
