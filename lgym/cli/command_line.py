@@ -88,8 +88,8 @@ def warn_of_slow_bf16(precision: Any, accelerator: Any) -> None:
     if str(precision).startswith("bf16") and not multiplies_bf16(accelerator):
         warnings.warn(
             f"trainer.precision is {precision}, and this processor has no instructions for bf16: it takes "
-            "several times as long as in fp32. --trainer.precision 32-true is quicker here, and differs in its "
-            "rounding alone.",
+            "several times as long as in fp32. --trainer.precision 32-true is quicker here, and differs in "
+            "its rounding alone.",
             stacklevel=2,
         )
 

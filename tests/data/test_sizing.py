@@ -9,7 +9,8 @@ import torch
 
 from helpers.learners import RecordingLearner
 from helpers.scripted import TextSpeaker
-from lgym.data import BestEpisodeBuffer, ExplorationBonus
+from lgym.agents.experts import Uniform
+from lgym.data import BestEpisodeBuffer, DAgger, ExplorationBonus
 from lgym.data.data_config import DataConfig
 from lgym.data.measuring import DEFAULTS
 from lgym.data.random_play import RandomPlay
@@ -168,8 +169,9 @@ def test_a_single_pass_is_one():
         (RecordingLearner(needs_whole_episodes=True), {}),
         (RecordingLearner(needs_whole_episodes=True), {"group_size": 5}),
         (RecordingLearner(), {"self_imitation": BestEpisodeBuffer(top_fraction=0.5)}),
+        (RecordingLearner(), {"dagger": DAgger(Uniform(2))}),
     ],
-    ids=["whole", "groups", "self-imitation"],
+    ids=["whole", "groups", "self-imitation", "dagger"],
 )
 def test_whole_episodes_where_they_are_needed(learner, settings):
     """Catches a rollout that ends within an episode, or a group: 8,192 turns are 409.6 episodes of 20."""
