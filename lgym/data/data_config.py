@@ -260,11 +260,12 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
                 "demonstration_env_kwargs is where data.demonstrations are played, and there are none: give "
                 "some, or leave it out."
             )
-        if self.logged_episodes is not None and self.exploration_bonus not in ("auto", None):
-            yield (
-                "exploration_bonus pays for what is played, and data.logged_episodes are not played: leave "
-                "one of the two out."
-            )
+        for name in ("exploration_bonus", "dagger"):
+            if self.logged_episodes is not None and getattr(self, name) not in ("auto", None):
+                yield (
+                    f"{name} looks at what the model plays, and data.logged_episodes are not played: leave one "
+                    "of the two out."
+                )
         if self.episode_buffers and (turns is not None or self.history != 0):
             yield (
                 f"{next(iter(self.episode_buffers))} keeps whole episodes, asked without history: set "

@@ -22,8 +22,9 @@ def test_limits_of_the_data_are_refused():
     for turns in (0, -16):
         with pytest.raises(ValueError, match=f"data.turns_per_rollout is {turns}; it must be 1 or more"):
             settings(episodes_per_rollout=None, turns_per_rollout=turns)
-    with pytest.raises(ValueError, match="data.logged_episodes are not played"):
-        settings(logged_episodes=["log.jsonl"], exploration_bonus=object())
+    for name in ("exploration_bonus", "dagger"):
+        with pytest.raises(ValueError, match=f"data.{name} .* data.logged_episodes are not played"):
+            settings(logged_episodes=["log.jsonl"], **{name: object()})
     with pytest.raises(ValueError, match="data.env_timeout is 0 seconds"):
         settings(env_timeout=0.0)
     for changes in (
