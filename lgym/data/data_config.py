@@ -263,8 +263,8 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
         for name in ("exploration_bonus", "dagger"):
             if self.logged_episodes is not None and getattr(self, name) not in ("auto", None):
                 yield (
-                    f"{name} looks at what the model plays, and data.logged_episodes are not played: leave one "
-                    "of the two out."
+                    f"{name} looks at what the model plays, and data.logged_episodes are not played: leave "
+                    "one of the two out."
                 )
         if self.episode_buffers and (turns is not None or self.history != 0):
             yield (
