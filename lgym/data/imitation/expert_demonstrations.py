@@ -64,7 +64,7 @@ class ExpertDemonstrations:
     def demonstrations(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env]) -> list[Demonstration]:
         """Every turn of the kept episodes. Raises `ValueError` for an answer without an action, or if none is
         kept."""
-        env = AdvisedEnv(make_env(), self.policy)
+        env = make_env()
         seeds = tqdm(range(self.seed, self.seed + self.episodes), "expert episodes", leave=False)
         try:
             episodes = [self._play(env, agent, seed) for seed in seeds]
@@ -79,18 +79,19 @@ class ExpertDemonstrations:
             )
         return [turn for episode_return, turns in episodes if episode_return >= threshold for turn in turns]
 
-    def _play(self, env: "AdvisedEnv", agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
+    def _play(self, env: gymnasium.Env, agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
+        advised = AdvisedEnv(env, self.policy)
         turns: list[Demonstration] = []
         episode_return, done = 0.0, False
         rng = np.random.default_rng(
             np.random.SeedSequence(seed, spawn_key=(1,))
         )  # apart from the environment
-        env.reset(seed=seed)
-        while not done and not (env.answer is None and turns):
-            turn = env.demonstration(agent)
+        advised.reset(seed=seed)
+        while not done and not (advised.answer is None and turns):
+            turn = advised.demonstration(agent)
             noise = self._noise(agent, turn.candidates, rng)
             action = agent.parse(noise or turn.response_text).action
-            _, reward, terminated, truncated, _ = env.step(action)
+            _, reward, terminated, truncated, _ = advised.step(action)
             turns.append(replace(turn, begins=not turns, reward=float(reward), played_text=noise))
             episode_return += float(reward)
             done = terminated or truncated
