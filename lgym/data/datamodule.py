@@ -72,6 +72,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
                 self.logged = self._read_log(self.logged_episodes)
             given = bool(self.demonstrations or self.episode_buffers)
             validation.require_imitation(given, self.learner.uses_sft)
+            if self.dagger is not None:
+                self.dagger.try_out(self.agent, self.env_maker("fit"), first_reset_seed(self.seed, "fit"))
             self._demonstrated = load_demonstrations(
                 self.demonstrations or (), self.agent, self.env_maker("demonstrate")
             )

@@ -11,6 +11,7 @@ import torch
 
 from helpers import echo
 from helpers.training import fit, tiny_config
+from lgym.agents.experts import Walkthrough
 from lgym.data import BestEpisodeBuffer, DAgger, ExpertDemonstrations, JsonlDemonstrations
 from lgym.models import LLMConfig
 from lgym.modules import PPO, REINFORCE, LossConfig, SFTConfig
@@ -146,6 +147,12 @@ def test_dagger_learns_without_a_demonstration(tmp_path, model_folder):
     assert curves["rollout/episodes"] == [32] * 8
     assert "loss/policy" not in curves
     assert curves["val_sampled/return_mean"][-1] > 0.9
+
+
+def test_an_expert_of_another_environment_is_refused_before_anything_is_played(tmp_path):
+    """Before a model is loaded: there is none in this folder."""
+    with pytest.raises(ConfigError, match="Walkthrough follows policy_commands"):
+        learn(tmp_path, tmp_path / "none", sft=SFTConfig(rollouts=8), dagger=DAgger(Walkthrough()))
 
 
 @pytest.mark.parametrize("demonstrated", [False, True])

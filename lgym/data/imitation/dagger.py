@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 from tqdm import tqdm
 
+from lgym.agents.base import TextAgent
 from lgym.data.imitation.best_episodes import FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration
-from lgym.data.imitation.expert_demonstrations import AdvisedEnv, ScriptedExpert
+from lgym.data.imitation.scripted_expert import AdvisedEnv, ScriptedExpert
 from lgym.data.prompts.episode_prompts import EpisodePrompts
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.rollout import Response
@@ -42,6 +43,17 @@ class DAgger:
 
     def __len__(self) -> int:
         return len(self._episodes)
+
+    def try_out(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env], seed: int) -> None:
+        """Ask the expert at the first observation behind a reset seed, before anything is played. Raises
+        `ConfigError` where it cannot answer, or the answer names no action."""
+        env = AdvisedEnv(make_env(), deepcopy(self.policy))
+        try:
+            env.reset(seed=seed)
+            if env.answer is not None:
+                env.demonstration(agent)
+        finally:
+            env.close()
 
     def attach(self, make_env: Callable[[], gymnasium.Env], prompts: EpisodePrompts) -> None:
         """Play episodes in these environments; the prompts say how, and are not shown to anyone."""

@@ -11,6 +11,7 @@ import pytest
 from helpers import echo, tiny
 from helpers.collectors import make_collector
 from helpers.scripted import CandidateScorer, TextSpeaker
+from lgym.agents.experts import Uniform
 from lgym.data import DAgger
 from lgym.data.imitation.best_episodes import FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration
@@ -46,24 +47,6 @@ class OutOfWords(Advisor):
 
     def act(self, observation, info):
         return None if observation == 2 else int(observation)
-
-
-class Drawing(Advisor):
-    """Draws its answers, and is copied as a usual expert is."""
-
-    __deepcopy__ = None  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(0)
-
-    def begin(self, env) -> None:
-        """Nothing to plan."""
-
-    def act(self, observation, info):
-        return int(self.rng.integers(3))
-
-    def played(self, action) -> None:
-        """Nothing to plan on from."""
 
 
 class Unseeded(echo.EchoEnv):
@@ -206,7 +189,7 @@ def test_the_oldest_episodes_leave_and_the_rest_survive_a_checkpoint():
 def test_an_expert_that_draws_is_the_same_in_a_resumed_run():
     """It begins each rollout anew: what it drew before leaves no trace."""
     first, second = episodes(CandidateScorer(), count=2), episodes(CandidateScorer(), count=6)[2:]
-    whole, resumed = attached(policy=Drawing()), attached(policy=Drawing())
+    whole, resumed = attached(policy=Uniform(3)), attached(policy=Uniform(3))
     whole.add(first)
     whole.add(second)
     resumed.add(second)
