@@ -200,10 +200,3 @@ class DQN(ReplayLearner):
             "loss/q": huber_loss(value, wanted, delta=self.huber_delta),
             "loss/distillation": distillation_loss(logprobs, teacher),
         }
-
-    @torch.no_grad()
-    def logprobs_before(self, batch: TransitionBatch) -> Tensor:
-        """[U, C] of the target network's policy, -inf of prompts that nothing was chosen at."""
-        with self.target.in_place():
-            (logprobs,) = self.at_prompts(batch, batch.prompt_index.unique(), lambda p: self.policy(p)[:1])
-        return logprobs

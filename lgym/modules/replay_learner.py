@@ -165,6 +165,13 @@ class ReplayLearner(LLMLearner, ABC):
             tables.append(table.index_copy(0, numbers, part.to(table.dtype)))
         return tuple(tables)
 
+    @torch.no_grad()
+    def logprobs_before(self, batch: TransitionBatch) -> Tensor:
+        """[U, C] of the target network's policy, -inf of prompts that nothing was chosen at."""
+        with self.target.in_place():
+            (logprobs,) = self.at_prompts(batch, batch.prompt_index.unique(), lambda p: self.policy(p)[:1])
+        return logprobs
+
     def loss(self, batch: TransitionBatch) -> tuple[Tensor | None, dict[str, Tensor]]:
         """See `LLMLearner`: the mean over transitions, of values in standard deviations of returns. With the
         first minibatch of a rollout values are normalized anew by what they are to be, and the target network

@@ -15,10 +15,6 @@ TEMPERATURE_LR_SCALE = 5.0
 """Learning rate of log α, as a multiple of that of heads: α has to go from 1 to a thirtieth within some
 hundred steps."""
 
-INITIAL_TEMPERATURE, TEMPERATURE_AFTER_SFT = 1.0, 0.05
-"""Temperatures to begin with where none is given: of a policy that knows nothing, and of one that learned
-from demonstrations."""
-
 
 class SAC(TwinLearner):
     """Soft actor-critic with discrete actions (Christodoulou 2019, arXiv:1910.07207), as Zhou et al.
@@ -27,7 +23,7 @@ class SAC(TwinLearner):
 
     y = R + γ^n Σ_c π(c | s') Q_target(s', c)
     L_Q = E[ huber(Q_i(s, c_t) - y) ]
-    L_π = E[ KL(softmax over c of Q(s, c) / α || π(· | s)) ]
+    L_π = E[ KL(q(· | s) || π(· | s)) ],   q(c | s) ∝ π_target(c | s)^ι exp(Q(s, c) / α)
     L_α = E[ log α (H(π(· | s)) - κ log n(s)) ]
 
     with n(s) the candidates of a state, so that α grows while the entropy is below κ of the most that it can
@@ -35,37 +31,45 @@ class SAC(TwinLearner):
     et al. 2022, arXiv:2107.08285): that of the papers, α KL(π || softmax), has next to no gradient where α is
     small, or where π all but leaves out what Q has come to prefer. The value head learns Σ_c π Q, for
     reports.
+
+    The inertia ι is 0 in soft actor-critic. With 1 the policy goes on from where it is (maximum a posteriori
+    policy optimization: Abdolmaleki et al. 2018, arXiv:1806.06920, the E-step, with α given), and stays what
+    demonstrations made it until action values speak for something else; no entropy is held then.
     """
 
     def __init__(
         self,
         target_entropy: float = 0.1,
-        temperature: float | None = None,
+        temperature: float = 1.0,
+        inertia: float | None = None,
         soft_critic: bool = False,
         **kwargs: Any,
     ) -> None:
         """
         Args:
             target_entropy: κ, the share of the largest entropy that the policy is held at, from 0 to 1.
-            temperature: α at the start, above 0; null is 1, or 0.05 behind demonstrations (`sft.rollouts`). A
-                small one lets the policy follow action values that have met no reward yet, and explore no
-                longer; a large one makes a policy that knows something forget it.
+            temperature: α at the start, above 0. A small one lets the policy follow action values that have
+                met no reward yet, and explore no longer.
+            inertia: ι, how much of the target network's policy, by default that before the rollout, stays in
+                what the policy learns, from 0 to 1; null is 0, or 1 behind demonstrations (`sft.rollouts`).
+                With 1 the temperature stays as it is given.
             soft_critic: add α H(π) at the state that bootstraps to the targets of action values.
             **kwargs: of `ReplayLearner`.
         """
         super().__init__(**kwargs)
-        require_discounts(target_entropy=target_entropy)
+        require_discounts(target_entropy=target_entropy, inertia=inertia)
         require_positive(temperature=temperature)
         self.target_entropy = target_entropy
         self.soft_critic = soft_critic
-        self.given_temperature = temperature
-        start = math.log(temperature or INITIAL_TEMPERATURE)
-        self.log_temperature = nn.Parameter(torch.tensor(start, dtype=torch.float32))
+        self.given_inertia = inertia
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature), dtype=torch.float32))
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if self.given_temperature is None and self.sft_rollouts > 0:
-            self.log_temperature.data.fill_(math.log(TEMPERATURE_AFTER_SFT))
+    @property
+    def inertia(self) -> float:
+        """ι, how much of the target network's policy stays."""
+        if self.given_inertia is None:
+            return float(self.sft_rollouts > 0)
+        return self.given_inertia
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         *body, heads = super().parameter_groups()
@@ -91,15 +95,18 @@ class SAC(TwinLearner):
         if self.graph_values:
             known = mean_by_pair(q, state, batch.choices, targets)
             q = torch.where(known.isneginf(), q, known)
-        teacher = (q[state] / (temperature * self.std)).log_softmax(-1)
+        preferences = q[state] / (temperature * self.std)
+        if self.inertia:
+            preferences = preferences + self.inertia * self.logprobs_before(batch)[state]
         means = expected_value(logprobs.detach(), q)
         gap = entropies.detach() - self.target_entropy * self.largest_entropies(batch)
         terms = {
             "loss/q": critic,
-            "loss/policy": categorical_kl(teacher, logprobs[state]),
+            "loss/policy": categorical_kl(preferences.log_softmax(-1), logprobs[state]),
             "loss/value": value_loss(values[state] / self.std, means[state] / self.std),
-            "loss/temperature": self.log_temperature * gap[state],
         }
+        if self.inertia < 1:
+            terms["loss/temperature"] = self.log_temperature * gap[state]
         return terms, metrics | {"policy/entropy": entropies[state], "policy/temperature": temperature}
 
     def largest_entropies(self, batch: TransitionBatch) -> Tensor:

@@ -147,11 +147,22 @@ def test_a_precision_plugin_cannot_round_the_temperature(model_folder):
     assert module.log_temperature.item() == pytest.approx(math.log(0.3), abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("given", "rollouts", "start"), [(None, 0, 1.0), (None, 2, 0.05), (0.5, 2, 0.5), (0.5, 0, 0.5)]
-)
-def test_demonstrations_lower_the_first_temperature(model_folder, given, rollouts, start):
-    """From 1 SmolLM2 forgot within five rollouts what it had been shown of TextWorld."""
-    module = SAC(llm=tiny_config(model_folder), sft=SFTConfig(rollouts=rollouts), temperature=given)
-    module.setup("fit")
-    assert module.log_temperature.exp().item() == pytest.approx(start)
+@pytest.mark.parametrize(("given", "rollouts", "inertia"), [(None, 0, 0.0), (None, 2, 1.0), (0.5, 2, 0.5)])
+def test_behind_demonstrations_the_policy_goes_on_from_where_it_is(model_folder, given, rollouts, inertia):
+    module = SAC(llm=tiny_config(model_folder), sft=SFTConfig(rollouts=rollouts), inertia=given)
+    assert module.inertia == inertia
+
+
+@pytest.mark.parametrize("inertia", [0.5, 1.0])
+def test_inertia_adds_action_values_to_the_target_networks_policy(inertia):
+    """Of a policy that has moved on since the target network was copied from it."""
+    module = SAC(policy=Lookup(1, 4), temperature=2.0, inertia=inertia)
+    module.policy.llm.scores.data[0] = before = torch.tensor([3.0, 1.0, 0.0, 0.0]).double()
+    assert module.target is not None
+    module.policy.llm.scores.data[0] = now = torch.tensor([0.0, 0.0, 2.0, 0.0]).double()
+    module.policy.llm.twins.data[0, 1] = 4.0
+    terms, _ = module.objective(bandit(d=4.0))
+    terms["loss/policy"].mean().backward()
+    wanted = (inertia * before.log_softmax(-1) + torch.tensor([0.0, 2.0, 0.0, 0.0])).softmax(-1)
+    torch.testing.assert_close(module.policy.llm.scores.grad[0], now.softmax(-1) - wanted)
+    assert ("loss/temperature" in terms) == (inertia < 1)  # of a policy that does not forget it has no say
