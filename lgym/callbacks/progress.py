@@ -55,7 +55,8 @@ class RolloutProgress(ProgressBar):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._enabled:
-            self._show("learning minibatches", batch_idx + 1, None)
+            total = getattr(getattr(trainer, "datamodule", None), "minibatches", None)
+            self._show("learning minibatches", batch_idx + 1, total)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._enabled:
@@ -112,4 +113,5 @@ class RolloutProgress(ProgressBar):
             )
         if done < bar.n:
             bar.reset(total)
+        bar.total = total
         bar.update(done - bar.n)

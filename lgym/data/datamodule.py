@@ -249,6 +249,11 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         assert self.trainer is not None
         return self.trainer.lightning_module  # type: ignore[return-value]
 
+    @property
+    def minibatches(self) -> int | None:
+        """The number of minibatches of the rollout that is learned from."""
+        return None if self._dataset is None else self._dataset.minibatches
+
     def show_progress(self, done: int, total: int) -> None:
         """Tell the callbacks with `on_play` how many episodes or turns have been played."""
         for callback in getattr(self.trainer, "callbacks", ()):

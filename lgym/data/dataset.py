@@ -45,7 +45,8 @@ class RolloutDataset(IterableDataset):
     """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches;
     while imitation is all that is learned, K passes over the turns to imitate.
 
-    It has no length, since the number of distinct prompts is known only when it has been played.
+    It has no length, since the number of distinct prompts is known only when it has been played;
+    `minibatches` has it then.
     """
 
     learner: Learner
@@ -64,6 +65,9 @@ class RolloutDataset(IterableDataset):
 
     limit: int | None = None
     """Rollouts to play in all; `None` or a negative number is any number."""
+
+    minibatches: int | None = None
+    """Of the rollout that is learned from, as far as its first pass tells; `None` before."""
 
     def __iter__(self) -> Iterator[InFlight]:
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
@@ -92,7 +96,8 @@ class RolloutDataset(IterableDataset):
         """Passes over a rollout, or draws from the replay buffer."""
         order_rng, replay = self.play.rngs["order"], self.play.replay
         if replay is not None:
-            for _ in range(replay.updates_per_rollout):
+            self.minibatches = replay.updates_per_rollout
+            for _ in range(self.minibatches):
                 yield replay.sample(order_rng)
             return
         for _ in range(self.settings.update_epochs):
@@ -100,7 +105,13 @@ class RolloutDataset(IterableDataset):
             part = batch if limit is None else batch.thinned(limit, order_rng)
             order = order_rng.permutation(len(part.prompt_chains)).tolist()
             size = self.settings.prompts_per_minibatch(part.num_units)
-            yield from minibatches(part, size, order)
+            yield from self._counted(minibatches(part, size, order))
+
+    def _counted(self, one_pass: Iterator[Any]) -> list[Any]:
+        """A pass of minibatches, with `minibatches` set as if all passes had as many."""
+        batches = list(one_pass)
+        self.minibatches = self.settings.update_epochs * len(batches)
+        return batches
 
     def _with_demonstrations(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Minibatches with demonstrated turns beside them, if there are any."""
@@ -116,7 +127,7 @@ class RolloutDataset(IterableDataset):
             size = self.settings.prompts_per_minibatch(batch.num_units)
             carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
         for _ in range(self.settings.update_epochs):
-            for turns in self.sft_sampler.demonstration_batches(self.play.rngs["order"]):
+            for turns in self._counted(self.sft_sampler.demonstration_batches(self.play.rngs["order"])):
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:

@@ -60,6 +60,13 @@ def test_metrics_of_a_rollout_come_with_its_first_minibatch_only():
     assert [minibatch.metrics for minibatch in minibatches] == [{"rollout/turns": 6.0}, None, None, None]
 
 
+def test_the_number_of_minibatches_is_known_with_the_first():
+    """A pass over four prompts, two at a time, and another one."""
+    data = dataset(RecordingLearner(batch=BATCH))
+    assert data.minibatches is None
+    assert [data.minibatches for _ in data] == [4] * 4
+
+
 def test_replay_plays_until_there_is_enough_and_then_draws_so_often():
     """A rollout has 6 turns: three of them hold 15 and more, and after that one at a time is added."""
 
@@ -74,7 +81,7 @@ def test_replay_plays_until_there_is_enough_and_then_draws_so_often():
     assert len(replay) == 18
     assert [len(minibatch) for minibatch in first] == [5, 5, 5]
     assert [minibatch.metrics for minibatch in first] == [{"rollout/turns": 6.0}, None, None]
-    assert len(list(data)) == 3
+    assert len(list(data)) == data.minibatches == 3
     assert len(replay) == 24
     assert data.rollouts == 2
 

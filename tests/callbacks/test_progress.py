@@ -1,0 +1,49 @@
+"""The progress bar, as a terminal shows it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from helpers.training import fit, tiny_config
+from lgym.callbacks import RolloutProgress
+from lgym.data import ExpertDemonstrations, ReplayBuffer
+from lgym.modules import DQN, PPO, SFTConfig
+
+
+class Namer:
+    """Names the action whose number is shown."""
+
+    def act(self, observation, info):
+        return int(observation)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "wanted"),
+    [
+        (PPO, {"minibatch_size": 2, "update_epochs": 2}, 4),  # three prompts, two at a time, twice
+        (
+            PPO,
+            {
+                "demonstrations": [ExpertDemonstrations(Namer(), episodes=9)],
+                "sft_batch_size": 3,
+                "update_epochs": 2,
+            },
+            6,
+        ),
+        (DQN, {"replay": ReplayBuffer(minibatch_size=8, updates_per_rollout=5, learning_starts=8)}, 5),
+    ],
+)
+def test_learning_shows_how_many_minibatches_there_are(
+    model_folder, tmp_path, capsys, module, settings, wanted
+):
+    sft = SFTConfig(rollouts=1) if "demonstrations" in settings else SFTConfig()
+    fit(
+        module(llm=tiny_config(model_folder), sft=sft),
+        tmp_path,
+        data=settings,
+        trainer={"max_epochs": 1, "callbacks": [RolloutProgress()], "enable_progress_bar": True},
+    )
+    shown = re.findall(r"learning minibatches:[^\r\n]*?\d+/(\d+)", capsys.readouterr().err)
+    assert set(shown) == {str(wanted)}
