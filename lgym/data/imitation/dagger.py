@@ -45,15 +45,24 @@ class DAgger:
         return len(self._episodes)
 
     def try_out(self, agent: TextAgent, make_env: Callable[[], gymnasium.Env], seed: int) -> None:
-        """Ask the expert at the first observation behind a reset seed, before anything is played. Raises
-        `ConfigError` where it cannot answer, or the answer names no action."""
+        """Ask the expert at the first observation behind a reset seed, twice, before anything is played.
+
+        Raises:
+            ConfigError: if it cannot answer, the answer names no action, or the observation is another one
+                the second time.
+        """
         env = AdvisedEnv(make_env(), deepcopy(self.policy))
+        shown = []
         try:
-            env.reset(seed=seed)
-            if env.answer is not None:
-                env.demonstration(agent)
+            for _ in range(2):
+                observation, _ = env.reset(seed=seed)
+                shown.append(agent.format_observation(observation))
+                if env.answer is not None:
+                    env.demonstration(agent)
         finally:
             env.close()
+        if shown[0] != shown[1]:
+            raise _unseeded(env, f"Reset with seed {seed} showed {shown[0]!r}, and then {shown[1]!r}")
 
     def attach(self, make_env: Callable[[], gymnasium.Env], prompts: EpisodePrompts) -> None:
         """Play episodes in these environments; the prompts say how, and are not shown to anyone."""
@@ -97,9 +106,16 @@ class DAgger:
             choice = 0 if turn.candidates else -1
             again, *_ = runner.step(Response((), (), True, turn.response_text, choice=choice))
             if turn.candidates not in ((), advised.candidates) or np.float32(again) != np.float32(reward):
-                raise ConfigError(
+                raise _unseeded(
+                    env,
                     f"The episode with reset seed {episode.reset_seed} was another one when the same answers "
-                    f"were played again: {type(env.unwrapped).__name__} does not honor its seed, and the "
-                    "expert of data.dagger does not see what the model saw. Leave data.dagger out."
+                    "were played again",
                 )
             yield replace(turn, response_text=advised.response_text, response_ids=())
+
+
+def _unseeded(env: gymnasium.Env, what_happened: str) -> ConfigError:
+    return ConfigError(
+        f"{what_happened}: {type(env.unwrapped).__name__} does not honor its seed, and the expert of "
+        "data.dagger does not see what the model saw. Leave data.dagger out."
+    )

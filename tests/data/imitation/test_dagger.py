@@ -148,6 +148,20 @@ def test_an_environment_without_a_seed_is_refused():
         attached(Unseeded).add(played)
 
 
+def test_a_first_observation_that_is_another_one_is_told_before_anything_is_played():
+    class NextWord(echo.EchoEnv):
+        resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.resets += 1
+            self._shown = self.resets % 3
+            return self._shown, {}
+
+    DAgger(Advisor()).try_out(echo.EchoAgent(), THREE_WORDS, seed=7)
+    with pytest.raises(ValueError, match="seed 7 showed 'green', and then 'blue': NextWord does not honor"):
+        DAgger(Advisor()).try_out(echo.EchoAgent(), NextWord, seed=7)
+
+
 def test_an_answer_that_names_no_action_is_told():
     """With the expert, its answer and the observation."""
     (episode,) = episodes(CandidateScorer(), count=1)
