@@ -67,7 +67,8 @@ class RolloutDataset(IterableDataset):
     """Rollouts to play in all; `None` or a negative number is any number."""
 
     minibatches: int | None = None
-    """Of the rollout that is learned from, as far as its first pass tells; `None` before."""
+    """Minibatches of the rollout that is learned from, if all passes are as long as the one at hand; `None`
+    before the first rollout."""
 
     def __iter__(self) -> Iterator[InFlight]:
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
