@@ -86,9 +86,10 @@ class RolloutProgress(ProgressBar):
         if self._run is None:
             fitting = self.trainer.state.fn == "fit"
             total = self.trainer.max_epochs if fitting else None
+            done = self.trainer.fit_loop.epoch_progress.current.processed  # a resumed run has this at once
             self._run = tqdm(
                 total=total if total and total > 0 else None,
-                initial=self.trainer.current_epoch if fitting else 0,
+                initial=done if fitting else 0,
                 desc="rollouts",
                 unit="rollout",
                 disable=not fitting,

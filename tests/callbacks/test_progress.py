@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from helpers.runs import lgym
 from helpers.training import fit, tiny_config
 from lgym.callbacks import RolloutProgress
 from lgym.data import ExpertDemonstrations, ReplayBuffer
@@ -47,3 +48,13 @@ def test_learning_shows_how_many_minibatches_there_are(
     )
     shown = re.findall(r"learning minibatches:[^\r\n]*?\d+/(\d+)", capsys.readouterr().err)
     assert set(shown) == {str(wanted)}
+
+
+def test_a_resumed_run_begins_with_the_rollouts_that_are_done(model_folder, tmp_path, capsys):
+    bar = {"trainer__enable_progress_bar": "true"}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, **bar)
+    capsys.readouterr()
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=3, ckpt_path="last", **bar)
+    shown = re.findall(r"rollouts:[^\r\n]*?(\d+)/3", capsys.readouterr().err)
+    assert shown[0] == "2"
+    assert shown[-1] == "3"
