@@ -63,9 +63,8 @@ class RolloutProgress(ProgressBar):
             run, metrics = self._open_run(), trainer.callback_metrics
             shown = {k: f"{float(metrics[name]):.3f}" for k, name in SHOWN_METRICS if name in metrics}
             if "rollout/turns" in metrics:
-                shown["turns/s"] = (
-                    f"{float(metrics['rollout/turns']) / max(self._seconds_spent(), 1e-9):,.0f}"
-                )
+                rate = float(metrics["rollout/turns"]) / max(self._seconds_spent(), 1e-9)
+                shown["turns/s"] = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
             run.set_postfix({"return": "no episode has ended yet", **shown})
             run.n = trainer.current_epoch + 1
             run.refresh()
@@ -86,10 +85,12 @@ class RolloutProgress(ProgressBar):
         if self._run is None:
             fitting = self.trainer.state.fn == "fit"
             total = self.trainer.max_epochs if fitting else None
-            done = self.trainer.fit_loop.epoch_progress.current.processed  # a resumed run has this at once
+            progress: Any = self.trainer.fit_loop.epoch_progress.current
             self._run = tqdm(
                 total=total if total and total > 0 else None,
-                initial=done if fitting else 0,
+                initial=progress.processed
+                if fitting
+                else 0,  # `current_epoch` is one behind in a resumed run
                 desc="rollouts",
                 unit="rollout",
                 disable=not fitting,

@@ -17,6 +17,8 @@ LONGEST_COMMAND = 198  # the characters that the games' interpreter reads
 # The characters that the interpreter can print, and a new line
 CHARACTERS = "\n" + bytes(range(32, 256)).decode("cp1252", errors="ignore")
 
+_QUESTION = "Which do you mean"  # the interpreter's, where one thing's name is a part of another's
+
 _REPLY_END = re.compile(r"\n>|Would you like to RESTART")  # the interpreter's prompt and status line follow
 
 
@@ -37,9 +39,11 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
 
     An action is a command. One that is not among the `admissible_commands` of the info changes nothing, and
     the reply is *You can't COMMAND.*: the interpreter would understand more (and save files), but TextWorld
-    would then lose track of the game. Winning pays 1 and ends the episode, losing ends it. The info also has
-    `won`, `lost`, `score`, `max_score`, `objective`, `game` (its file's name) and `policy_commands`, a
-    shortest known way to win from here, empty where there is none.
+    would then lose track of the game. Where the interpreter asks which of two things is meant by Y in `take X
+    from Y`, as it may if Y's name is a part of the other's, it is told `take X`, which does the same. Winning
+    pays 1 and ends the episode, losing ends it. The info also has `won`, `lost`, `score`, `max_score`,
+    `objective`, `game` (its file's name) and `policy_commands`, a shortest known way to win from here, empty
+    where there is none.
 
     Args:
         rooms: of each game; a number, or [lowest, highest], of which each game has its own.
@@ -151,12 +155,22 @@ class TextWorldEnv(gymnasium.Env[str, str], EzPickle):
         command = admissible.get(given.casefold())
         reply = f"You can't {given[:LONGEST_COMMAND]}."
         if command is not None:
-            self._state, _, _ = self._play.step(command)
+            taken = self._take(command)
             reply = _REPLY_END.split(self._state.feedback)[0]
-            self._done.append(command)
+            if taken:
+                self._done.append(command)
         self._observation = self._observe(reply)
         won, lost = bool(self._state.won), bool(self._state.lost)
         return self._observation, float(won) + self._progress(won), won or lost, False, self._info()
+
+    def _take(self, command: str) -> bool:
+        """Give an admissible command to the interpreter; false if it asks which thing is meant."""
+        shorter = command.rpartition(" from ")[0]  # "take key": then nobody asks which safe it lies in
+        for words in filter(None, (command, shorter)):
+            self._state, _, _ = self._play.step(words)
+            if _QUESTION not in self._state.feedback:
+                return True
+        return False
 
     def render(self) -> str | None:
         return self._observation if self.render_mode == "ansi" else None

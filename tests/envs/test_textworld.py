@@ -106,6 +106,24 @@ def test_winning_pays_one(env):
     assert win(env, 0) == win(env, 1) == [0.0, 1.0]
 
 
+def test_a_command_that_the_game_asks_about_is_put_otherwise_or_not_done():
+    """In this game one locker's name ends with the other's. The interpreter asks which one is meant, where a
+    thing is taken from it or put into it, and understands no answer."""
+    ambiguous = {"rooms": 1, "objects": 3, "quest_length": 4, "quest_breadth": [1, 5], "first_game": 141}
+    env = make_env("lgym/TextWorld-v0", ambiguous | {"games": 1, "show_done": True})
+    _, info = env.reset(seed=0)
+    for _ in range(3):
+        taking = info["policy_commands"][0]
+        before, _, _, _, info = env.step(taking)
+    assert taking == "take Microsoft limited edition keycard from locker"
+    assert parts(before)["Reply"] == "You take the Microsoft limited edition keycard from the locker."
+    after, *_ = env.step("insert Microsoft limited edition keycard into locker")
+    assert parts(after)["Reply"].startswith("Which do you mean")
+    assert {**parts(after), "Reply": ""} == {**parts(before), "Reply": ""}
+    assert env.step(info["policy_commands"][0])[4]["won"]
+    env.close()
+
+
 def test_intermediate_rewards_pay_the_way():
     """Two commands to win: each is half of the way. What leads away costs what going back brings."""
     env = make_env("lgym/TextWorld-v0", SMALL | {"intermediate_rewards": True})
