@@ -88,9 +88,7 @@ class RolloutProgress(ProgressBar):
             progress: Any = self.trainer.fit_loop.epoch_progress.current
             self._run = tqdm(
                 total=total if total and total > 0 else None,
-                initial=progress.processed
-                if fitting
-                else 0,  # `current_epoch` is one behind in a resumed run
+                initial=progress.processed if fitting else 0,  # a resumed current_epoch is one behind
                 desc="rollouts",
                 unit="rollout",
                 disable=not fitting,
