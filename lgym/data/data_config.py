@@ -159,6 +159,10 @@ class SupervisedConfig:
     sft_batch_size: int = 32
     """Demonstrated turns beside each minibatch."""
 
+    sft_turns_per_pass: int | None = None
+    """The most turns of a pass while imitation is all that is learned: those of the rollout at hand are taken
+    first, then some of the others, drawn anew. Null takes all."""
+
     @property
     def episode_buffers(self) -> dict[str, BestEpisodeBuffer | DAgger]:
         """The buffers of the run's own episodes, by the names of their settings."""
@@ -214,6 +218,7 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
             "num_minibatches",
             "minibatch_size",
             "sft_batch_size",
+            "sft_turns_per_pass",
             "group_size",
             "eval_episodes",
         )

@@ -124,6 +124,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             self.sft_batch_size,
             scores_candidates=policy.scores_candidates,
             memory=MemoryPrompt(self.agent, self.working_memory),
+            turns_per_pass=self.sft_turns_per_pass,
         )
 
     @property

@@ -33,6 +33,16 @@ class Namer:
             },
             6,
         ),
+        (
+            PPO,
+            {
+                "demonstrations": [ExpertDemonstrations(Namer(), episodes=9)],
+                "sft_batch_size": 3,
+                "sft_turns_per_pass": 5,
+                "update_epochs": 2,
+            },
+            4,
+        ),
         (DQN, {"replay": ReplayBuffer(minibatch_size=8, updates_per_rollout=5, learning_starts=8)}, 5),
     ],
 )

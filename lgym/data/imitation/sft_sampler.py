@@ -54,6 +54,8 @@ class SFTSampler:
         scores_candidates: whether responses name a candidate.
         memory: adds the working memory to the observations of `demonstrations`; those of `buffers` have
             what they were shown. `None` adds nothing.
+        turns_per_pass: the most turns of a pass: those that the last rollout brought are taken first, those
+            that were there before are drawn anew for each. `None` takes all.
     """
 
     agent: TextAgent
@@ -65,19 +67,26 @@ class SFTSampler:
     _: KW_ONLY
     scores_candidates: bool
     memory: MemoryPrompt | None = None
+    turns_per_pass: int | None = None
 
     def __post_init__(self) -> None:
         self._demonstrated = list(self._as_asked(self.demonstrations, self.memory))
         self._turns = self._demonstrated
+        self._is_new = np.ones(len(self._turns), dtype=bool)
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Give the buffers a rollout of whole episodes, whichever process played them."""
         if self.buffers:
             episodes = list(chain.from_iterable(distributed.all_gather_object(_episodes(rollout))))
+            known = set(self._buffered())
             for buffer in self.buffers:
                 buffer.add(episodes)
-            turns = chain.from_iterable(buffer.turns() for buffer in self.buffers)
+            turns = self._buffered()
             self._turns = [*self._demonstrated, *self._as_asked(turns)]
+            # before anything is known there was no pass, and the demonstrations are new as well
+            self._is_new = np.array(
+                [not known] * len(self._demonstrated) + [turn not in known for turn in turns]
+            )
 
     @property
     def has_demonstrations(self) -> bool:
@@ -85,10 +94,13 @@ class SFTSampler:
         return bool(self._demonstrated) or any(buffer.demonstrates for buffer in self.buffers)
 
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
-        """One shuffled pass over all turns: the demonstrations, and those of the buffers so far."""
-        order = rng.permutation(len(self._turns)).tolist()
+        """One shuffled pass over the turns: the demonstrations, and those of the buffers so far."""
+        order = rng.permutation(len(self._turns))
+        if self.turns_per_pass is not None and self.turns_per_pass < len(order):
+            new_first = order[np.argsort(~self._is_new[order], kind="stable")]
+            order = rng.permutation(new_first[: self.turns_per_pass])
         for start in range(0, len(order), self.size):
-            yield _batch([self._turns[i] for i in order[start : start + self.size]])
+            yield _batch([self._turns[i] for i in order[start : start + self.size].tolist()])
 
     def sample(self, rng: np.random.Generator) -> ResponseBatch | None:
         """Some turns; `None` while there are none."""
@@ -96,6 +108,9 @@ class SFTSampler:
             return None
         chosen = rng.choice(len(self._turns), size=min(self.size, len(self._turns)), replace=False)
         return _batch([self._turns[i] for i in chosen.tolist()])
+
+    def _buffered(self) -> list[Demonstration]:
+        return [turn for buffer in self.buffers for turn in buffer.turns()]
 
     def _as_asked(
         self, demonstrations: Iterable[Demonstration], memory: MemoryPrompt | None = None

@@ -37,7 +37,9 @@ def candidate(prompt, text, token_ids, choice) -> Response:
     return choice_response(prompt, choice)
 
 
-def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> SFTSampler:
+def sampler(
+    *pairs, size=10, demonstrated=letters, buffer=None, agent=None, turns_per_pass=None
+) -> SFTSampler:
     """A sampler of observations with the responses to them."""
     builder = PromptBuilder(tiny.tokenizer(), "Say the word.", 2048)
     demonstrations = [Demonstration(observation, text) for observation, text in pairs]
@@ -51,6 +53,7 @@ def sampler(*pairs, size=10, demonstrated=letters, buffer=None, agent=None) -> S
         () if buffer is None else (buffer,),
         size,
         scores_candidates=scores_candidates,
+        turns_per_pass=turns_per_pass,
     )
 
 
@@ -160,6 +163,43 @@ def test_a_pass_over_the_demonstrations_has_each_once():
     assert sorted(texts) == list("0123456")
     assert texts != sorted(texts)
     assert len(source.sample(rng())) == 3
+
+
+class Arriving:
+    """A buffer to which each rollout brings turns of its own, whatever was played."""
+
+    demonstrates = True
+
+    def __init__(self, *rollouts: str) -> None:
+        self._coming = list(rollouts)
+        self._turns: list[Demonstration] = []
+
+    def add(self, episodes) -> None:
+        self._turns += [Demonstration(letter, letter) for letter in self._coming.pop(0)]
+
+    def turns(self) -> list[Demonstration]:
+        return self._turns
+
+
+def test_a_short_pass_has_the_new_turns_and_some_of_the_others():
+    """In the first rollout the demonstrations are new as well, and are not left out for what an untrained
+    model did."""
+    source = sampler(*((n, n) for n in "0123456"), buffer=Arriving("ab", "cde", ""), size=2, turns_per_pass=4)
+    rollout = make_collector([echo.EchoEnv()], source.agent).play(TextSpeaker(echo.WORDS), rng(), episodes=1)
+
+    def passes():
+        source.add_rollout(rollout)
+        for seed in range(20):
+            batches = list(source.demonstration_batches(np.random.default_rng(seed)))
+            assert [len(batch) for batch in batches] == [2, 2]
+            yield "".join(prompt.observation_text for batch in batches for prompt in batch.prompts)
+
+    assert set("".join(passes())) == set("0123456ab")
+    second = list(passes())
+    assert all(set("cde") < set(texts) for texts in second)
+    assert len({texts.index("c") for texts in second}) == 4  # shuffled
+    assert set("".join(second)) == set("0123456abcde")
+    assert set("".join(passes())) == set("0123456abcde")  # nothing is new
 
 
 def test_a_demonstration_names_its_candidate_by_text_or_action():
