@@ -53,6 +53,7 @@ IMITATING = {
     "data__agent": "helpers.echo.ForgivingEchoAgent",
     "data__demonstrations": '[{"class_path": "lgym.data.EveryAction"}]',
 }
+SHORT_PASSES = IMITATING | {"data__self_imitation__top_fraction": 0.5, "data__sft_turns_per_pass": 5}
 SCHEDULE = {
     "model__init_args__lr_scheduler": "torch.optim.lr_scheduler.LinearLR",
     "model__init_args__lr_scheduler__init_args__total_iters": 4,
@@ -73,6 +74,7 @@ SCHEDULE = {
         pytest.param(SAC, 2, id="sac-2"),
         pytest.param(IMITATING, 1, id="imitating-1"),
         pytest.param(IMITATING, 2, id="imitating-2"),
+        pytest.param(SHORT_PASSES, 1, id="short-passes-1"),
         pytest.param({}, 1, id="episodes-1", marks=pytest.mark.slow),
         pytest.param(COUNTING, 3, id="turns-in-mid-episode-3", marks=pytest.mark.slow),
         pytest.param(SCHEDULE, 1, id="schedule-1", marks=pytest.mark.slow),
