@@ -22,11 +22,13 @@ RATED_PHASES = ("playing", "preparing", "learning")
 
 class RolloutProgress(ProgressBar):
     """A line for the run (rollouts, mean return, entropy, KL, turns a second of playing and learning), and a
-    line for the current rollout."""
+    line for the current rollout: while it is played also the steps that all environments have taken together,
+    which move before the first episode ends."""
 
     _enabled = True
     _run: tqdm | None = None
     _phase: tqdm | None = None
+    _steps = 0
     _seconds = 0.0
 
     def disable(self) -> None:
@@ -49,14 +51,18 @@ class RolloutProgress(ProgressBar):
             unit = (
                 "turns" if getattr(data, "turns_per_rollout", None) and self.trainer.training else "episodes"
             )
-            self._show(f"{'playing' if self.trainer.training else 'evaluating'} {unit}", done, total)
+            bar = self._begin(f"{'playing' if self.trainer.training else 'evaluating'} {unit}", done, total)
+            self._steps += 1
+            bar.set_postfix(steps=self._steps, refresh=False)
+            bar.update(done - bar.n)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._enabled:
             total = getattr(getattr(trainer, "datamodule", None), "minibatches", None)
-            self._show("learning minibatches", batch_idx + 1, total)
+            bar = self._begin("learning minibatches", batch_idx + 1, total)
+            bar.update(batch_idx + 1 - bar.n)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._enabled:
@@ -97,7 +103,8 @@ class RolloutProgress(ProgressBar):
             )
         return self._run
 
-    def _show(self, phase: str, done: int, total: int | None) -> None:
+    def _begin(self, phase: str, done: int, total: int | None) -> tqdm:
+        """The bar of a phase: the one at hand, or a new one where another phase or the same begins again."""
         bar = self._phase
         if bar is None or bar.desc != phase:
             if bar is not None:
@@ -111,7 +118,9 @@ class RolloutProgress(ProgressBar):
                 position=1,
                 mininterval=0.3,
             )
+            self._steps = 0
         if done < bar.n:
             bar.reset(total)
+            self._steps = 0
         bar.total = total
-        bar.update(done - bar.n)
+        return bar

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 
+import lightning as L
 import pytest
 
+from helpers import echo
 from helpers.runs import lgym
 from helpers.training import fit, tiny_config
 from lgym.callbacks import RolloutProgress
@@ -68,3 +71,32 @@ def test_a_resumed_run_begins_with_the_rollouts_that_are_done(model_folder, tmp_
     shown = re.findall(r"rollouts:[^\r\n]*?(\d+)/3", capsys.readouterr().err)
     assert shown[0] == "2"
     assert shown[-1] == "3"
+
+
+class SlowEnvironments(L.Callback):
+    """Takes longer over a step than the bar waits between two drawings."""
+
+    def on_play(self, done, total):
+        time.sleep(0.31)
+
+
+def test_playing_shows_steps_before_an_episode_ends(model_folder, tmp_path, capsys):
+    """An episode may last minutes: a bar that stands at none looks like a hang."""
+    fit(
+        PPO(llm=tiny_config(model_folder)),
+        tmp_path,
+        data={
+            "env": "Counting-v0",
+            "agent": echo.CountingAgent(),
+            "max_episode_steps": 3,
+            "num_envs": 8,
+            "episodes_per_rollout": 8,
+        },
+        trainer={
+            "max_epochs": 1,
+            "callbacks": [SlowEnvironments(), RolloutProgress()],
+            "enable_progress_bar": True,
+        },
+    )
+    shown = re.findall(r"playing episodes:[^\r\n]*? 0/\d+ [^\r\n]*?steps=(\d+)", capsys.readouterr().err)
+    assert "2" in shown
