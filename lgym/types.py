@@ -163,9 +163,8 @@ class Learner(Protocol):
     def context_length(self) -> int:
         """The longest prompt that the policy takes, in tokens."""
 
-    @property
-    def uses_sft(self) -> bool:
-        """True if any rollout learns from demonstrated turns."""
+    def uses_sft(self, rollouts: int) -> bool:
+        """True if demonstrated turns are learned from in a rollout behind so many; 0 tells it of any."""
 
     def behavior(self, rollouts: int) -> AbstractContextManager[Any]:
         """The `Policy` as it plays in training, likewise: it may explore, the less the more rollouts it has

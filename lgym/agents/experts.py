@@ -145,13 +145,15 @@ class BabyAIBot:
         self._played: Any = None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int | None:
-        """The next move; `None` where a box has been opened, which no plan knows."""
+        """The next move; `None` where the planner knows none: where a box has been opened, what it takes for
+        given does not hold, or it takes the mission for done."""
         from minigrid.utils.baby_ai_bot import DisappearedBoxError
 
         try:
-            return int(self._planner.replan(self._played))
-        except DisappearedBoxError:
+            move = self._planner.replan(self._played)
+        except (DisappearedBoxError, AssertionError):
             return None
+        return None if move == self._planner.mission.unwrapped.actions.done else int(move)
 
     def played(self, action: Any) -> None:
         """Plan on from what was played in the last turn, which was perhaps another move."""

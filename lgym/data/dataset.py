@@ -73,12 +73,12 @@ class RolloutDataset(IterableDataset):
     def __iter__(self) -> Iterator[InFlight]:
         if self.limit is not None and 0 <= self.limit <= self.rollouts:
             return  # Lightning asks for a first batch even where a run that is resumed has come to its end
-        sampler = self.sft_sampler
-        imitating = (
-            sampler is not None and sampler.has_demonstrations and self.rollouts < self.learner.sft_rollouts
-        )
-        collecting = sampler is not None and bool(sampler.buffers)
-        fewest = warm_up_episodes(self.settings) if imitating and not collecting else None
+        sampler = self.sft_sampler if self.learner.uses_sft(self.rollouts) else None
+        imitating = self.rollouts < self.learner.sft_rollouts
+        fewest = None
+        if sampler is not None:
+            sampler.begin_rollout(first=self.rollouts == 0)
+            fewest = warm_up_episodes(self.settings) if imitating and not sampler.buffers else None
         enough = False
         while not enough:
             rollout = self.play_rollout(fewest)
@@ -88,7 +88,12 @@ class RolloutDataset(IterableDataset):
                 batch, metrics = self.learner.prepare(rollout)
             enough = self.play.keep(batch)
         self.rollouts += 1
-        batches = self._imitation(batch) if imitating else self._with_demonstrations(self._minibatches(batch))
+        if sampler is None:
+            batches = self._minibatches(batch)
+        elif imitating:
+            batches = self._imitation(batch, sampler)
+        else:
+            batches = self._with_demonstrations(self._minibatches(batch), sampler)
         first = next(batches)
         yield InFlight(replace(first, metrics=metrics, token_traces=batch.token_traces))
         yield from map(InFlight, batches)
@@ -114,21 +119,20 @@ class RolloutDataset(IterableDataset):
         self.minibatches = self.settings.update_epochs * len(batches)
         return batches
 
-    def _with_demonstrations(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _with_demonstrations(self, batches: Iterator[Any], sampler: SFTSampler) -> Iterator[Any]:
         """Minibatches with demonstrated turns beside them, if there are any."""
         for minibatch in batches:
-            turns = None if self.sft_sampler is None else self.sft_sampler.sample(self.play.rngs["order"])
-            yield replace(minibatch, supervised=turns)
+            yield replace(minibatch, supervised=sampler.sample(self.play.rngs["order"]))
 
-    def _imitation(self, batch: Any) -> Iterator[Any]:
-        """Passes over the turns to imitate; their carrier is a minibatch that has no loss."""
-        assert self.sft_sampler is not None
+    def _imitation(self, batch: Any, sampler: SFTSampler) -> Iterator[Any]:
+        """Passes over the turns to imitate; their carrier is a minibatch that has no loss, and goes alone
+        while there are none."""
         carrier = batch
         if self.play.replay is None:
             size = self.settings.prompts_per_minibatch(batch.num_units)
             carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
         for _ in range(self.settings.update_epochs):
-            for turns in self._counted(self.sft_sampler.demonstration_batches(self.play.rngs["order"])):
+            for turns in self._counted(sampler.demonstration_batches(self.play.rngs["order"])) or [None]:
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:

@@ -129,3 +129,12 @@ def require_imitation(given: bool, imitates: bool) -> None:
             f"There is {there} to imitate, and sft.coef or sft.rollouts of the model is "
             f"{'0' if given else 'above 0'}: set both sides, or neither."
         )
+
+
+def require_passes(turns_per_pass: int | None, sft_rollouts: int) -> None:
+    """Raise `ConfigError` where passes of imitation are shortened and none is made."""
+    if turns_per_pass is not None and not sft_rollouts:
+        raise ConfigError(
+            f"data.sft_turns_per_pass is {turns_per_pass}, and no rollout learns from imitation alone: set "
+            "sft.rollouts of the model, or leave it out."
+        )

@@ -150,9 +150,8 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
     def usual_optimizer(self) -> OptimizerCallable:
         return text_optimizer if self.policy.generates_text else choice_optimizer
 
-    @property
-    def uses_sft(self) -> bool:
-        return self.sft.coef > 0 or self.sft_rollouts > 0
+    def uses_sft(self, rollouts: int) -> bool:
+        return self.sft.coef > 0 or rollouts < self.sft_rollouts
 
     @property
     def rollout_lr_scale(self) -> float:
@@ -232,6 +231,14 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
     def sft_loss(self, batch: ResponseBatch) -> Tensor:
         """The mean negative log-likelihood per token of demonstrated turns."""
         return -(self.policy.evaluate_actions(batch).logprobs * batch.action_mask).sum() * batch.loss_scale
+
+    def sft_objective(self, turns: ResponseBatch | None) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The loss of a rollout that learns nothing but demonstrated turns, and metrics; `None` while there
+        are no turns."""
+        if turns is None:
+            return None, {}
+        loss = self.sft_loss(turns)
+        return loss, {"loss/sft": loss.detach()}
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         with phase("learning/loss"):

@@ -131,9 +131,9 @@ class SFTConfig:
 
     rollouts: int | None = None
     """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs`
-    passes over the demonstrations and what has come from own episodes so far. Where they are all of a run,
-    that is expert iteration (Anthony et al. 2017, arXiv:1705.08439), or DAgger. Null is 1 where there are
-    demonstrations without a weight, else none."""
+    passes over the demonstrations and what has come from own episodes so far; while there is nothing,
+    nothing is learned. Where they are all of a run, that is expert iteration (Anthony et al. 2017,
+    arXiv:1705.08439), or DAgger. Null is 1 where there are demonstrations without a weight, else none."""
 
     lr_scale: float | None = None
     """The learning rate of these rollouts, as a multiple of the optimizer's: imitation bears larger steps

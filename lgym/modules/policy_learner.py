@@ -116,9 +116,8 @@ class PolicyLearner(LLMLearner, ABC):
         Returns:
             A scalar, or `None` where the policy has gone too far for another step; and metrics.
         """
-        if batch.supervised is not None and self.current_epoch < self.sft_rollouts:
-            supervised = self.sft_loss(batch.supervised)
-            return supervised, {"loss/sft": supervised.detach()}
+        if self.current_epoch < self.sft_rollouts:
+            return self.sft_objective(batch.supervised)
         config, mask, metrics = self.loss_config, batch.action_mask, {}
         output = self.policy.evaluate_actions(batch, entropy_gradient=config.entropy_coef > 0)
         logprobs, old_logprobs = output.logprobs, batch.old_logprobs.to(output.logprobs.dtype)

@@ -179,9 +179,8 @@ class ReplayLearner(LLMLearner, ABC):
         if batch.metrics is not None:
             returns = batch.rewards + batch.discounts * batch.next_values
             self._normalize(distributed.all_gather_cat(returns))
-        if batch.supervised is not None and self.current_epoch < self.sft_rollouts:
-            supervised = self.sft_loss(batch.supervised)
-            return supervised, {"loss/sft": supervised.detach()}
+        if self.current_epoch < self.sft_rollouts:
+            return self.sft_objective(batch.supervised)
         parts, metrics = self.objective(batch)
         if batch.take_errors is not None:
             batch.take_errors(metrics[TD_ERROR].detach())

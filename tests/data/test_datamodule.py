@@ -91,7 +91,7 @@ def test_experts_may_demonstrate_in_another_environment():
             demonstrations=[Lookout()],
             **{"eval_env_kwargs": large if size == 4 else None, **kwargs},
         )
-        attach(data, RecordingLearner(uses_sft=True)).setup("fit")
+        attach(data, RecordingLearner(sft_coef=1.0)).setup("fit")
         assert data._demonstrated[0].response_text == f"({size}, {size})"
 
 
@@ -112,7 +112,7 @@ def test_demonstrations_are_shown_with_the_working_memory():
         working_memory=WorkingMemory(),
         demonstrations=[Walk()],
     )
-    attach(data, RecordingLearner(policy, uses_sft=True)).setup("fit")
+    attach(data, RecordingLearner(policy, sft_coef=1.0)).setup("fit")
     batch = data._sft_sampler().sample(np.random.default_rng(0))
     texts = sorted(prompt.observation_text for prompt in batch.prompts)
     assert texts == ["This episode:\na cell -> down (+0)\nNow:\na cell", "a cell"]
@@ -125,6 +125,40 @@ def test_passes_over_a_rollout_are_refused_where_replay_is_learned_from(name):
     )
     with pytest.raises(ValueError, match=f"data.{name} is of passes over a rollout"):
         data.setup("fit")
+
+
+class GreenWord:
+    """One demonstration."""
+
+    def demonstrations(self, agent, make_env):
+        return [Demonstration("green", "green")]
+
+
+def test_passes_of_imitation_are_set_where_replay_is_learned_from():
+    """They are as many as `update_epochs` says, whatever the rewards are learned from."""
+    learner = RecordingLearner(uses_replay=True, sft_rollouts=1)
+    data = RolloutDataModule(
+        env="Echo-v0",
+        agent=EchoAgent(),
+        update_epochs=6,
+        episodes_per_rollout=8,
+        demonstrations=[GreenWord()],
+    )
+    attach(data, learner).setup("fit")
+    assert data.update_epochs == 6
+
+
+def test_short_passes_are_refused_where_none_is_of_imitation_alone():
+    """The setting would have no effect."""
+    data = RolloutDataModule(
+        env="Echo-v0",
+        agent=EchoAgent(),
+        episodes_per_rollout=8,
+        sft_turns_per_pass=100,
+        demonstrations=[GreenWord()],
+    )
+    with pytest.raises(ValueError, match="sft_turns_per_pass is 100, and no rollout .* set sft.rollouts"):
+        attach(data, RecordingLearner(sft_coef=1.0)).setup("fit")
 
 
 def test_a_replay_buffer_that_nothing_learns_from_is_refused():

@@ -67,6 +67,46 @@ def test_the_number_of_minibatches_is_known_with_the_first():
     assert [data.minibatches for _ in data] == [4] * 4
 
 
+class Counted:
+    """Turns to imitate that count how often they are asked for."""
+
+    buffers = ("best episodes",)
+
+    def __init__(self, turns=()) -> None:
+        self.turns, self.asked = turns, []
+
+    def begin_rollout(self, first):
+        self.asked.append(f"first {first}")
+
+    def add_rollout(self, rollout):
+        self.asked.append("rollout")
+
+    def demonstration_batches(self, rng):
+        yield from self.turns
+
+    def sample(self, rng):
+        self.asked.append("sample")
+
+
+@pytest.mark.parametrize(("coef", "asked"), [(0.0, []), (1.0, ["first False", "rollout", *["sample"] * 4])])
+def test_nothing_is_drawn_that_is_not_learned_from(coef, asked):
+    """Behind the rollouts of imitation alone, unless it has a weight: an expert may be slow, or fail."""
+    sampler = Counted()
+    data = dataset(
+        RecordingLearner(batch=BATCH, sft_rollouts=2, sft_coef=coef), sft_sampler=sampler, rollouts=2
+    )
+    assert len(list(data)) == 4
+    assert sampler.asked == asked
+
+
+def test_a_rollout_without_anything_to_imitate_yet_has_no_loss():
+    """Such as where the run's own best episodes are all, and none stands out: two passes, of no turns each."""
+    data = dataset(RecordingLearner(batch=BATCH, sft_rollouts=2), sft_sampler=Counted())
+    minibatches = [flight.batch for flight in data]
+    assert [minibatch.supervised for minibatch in minibatches] == [None, None]
+    assert minibatches[0].metrics == {"rollout/turns": 6.0}
+
+
 def test_replay_plays_until_there_is_enough_and_then_draws_so_often():
     """A rollout has 6 turns: three of them hold 15 and more, and after that one at a time is added."""
 

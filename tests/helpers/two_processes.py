@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing import set_forkserver_preload
 from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from helpers import echo, tiny
+from helpers.collectors import make_collector
 from helpers.rollouts import candidate_learner, candidate_rollout, text_learner, text_rollout
+from helpers.scripted import CandidateScorer
+from lgym.data import DAgger
+from lgym.data.imitation.demonstrations import Demonstration
+from lgym.data.imitation.sft_sampler import SFTSampler
+from lgym.data.prompts.episode_prompts import EpisodePrompts
+from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.sharding import minibatches
 from lgym.models import sharding
 from lgym.models.llm import Layout
 from lgym.models.prefix_sharing.frozen_blocks import blocks_of
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, PolicyLearner
+from lgym.policies import CandidatePolicy
 from lgym.rollout import Rollout
 
 ALGORITHMS: dict[str, tuple[type[PolicyLearner] | None, dict[str, Any]]] = {
@@ -161,6 +172,43 @@ def bytes_of_blocks(rank: int) -> tuple[int, int]:
     states.sum().backward()
     shards = [p for block in blocks_of(llm.causal_lm) for p in block.parameters() if not p.requires_grad]
     return whole, sum(p.to_local().untyped_storage().nbytes() for p in shards)  # type: ignore[attr-defined]
+
+
+class Repeater:
+    """An expert that says the word that is shown, and counts how often it was asked."""
+
+    asked = 0
+
+    def act(self, observation: Any, info: Any) -> int:
+        Repeater.asked += 1
+        return int(observation)
+
+
+def shared_imitation(rank: int) -> dict[str, Any]:
+    """What a process of two learns from four episodes of each, by demonstrations and an expert."""
+    agent, make_env = echo.EchoAgent(), partial(echo.EchoEnv, turns=3)
+    builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
+    prompts = partial(EpisodePrompts, agent, builder)
+    buffer = DAgger(Repeater())
+    buffer.attach(make_env, prompts())
+    demonstrations = [Demonstration(f"{word} {n}", word, echo.WORDS) for word in echo.WORDS for n in range(2)]
+    respond = CandidatePolicy().demonstrated
+    sampler = SFTSampler(agent, prompts, respond, demonstrations, [buffer], size=3, scores_candidates=True)
+    player = make_collector([make_env()], agent, first_seed=100 + 10 * rank)
+    sampler.add_rollout(player.play(CandidateScorer(), np.random.default_rng(rank), episodes=4))
+    batches = list(sampler.demonstration_batches(np.random.default_rng(rank)))
+    weights = [float(batch.loss_scale * batch.action_mask.sum()) for batch in batches]
+    return {
+        "turns": [prompt.observation_text for prompt, _ in sampler._turns],
+        "episodes": len(buffer),
+        "asked": Repeater.asked,
+        "shares": [
+            [batch.prompts[row].observation_text for row in batch.prompt_index.tolist()] if weight else []
+            for batch, weight in zip(batches, weights, strict=True)
+        ],
+        "weights": weights,
+        "drawn": len(sampler.sample(np.random.default_rng(rank)) or ()),
+    }
 
 
 def all_uneven_work(rank: int) -> dict[str, list[Tensor]]:

@@ -64,7 +64,6 @@ def test_the_sft_loss_is_the_mean_negative_log_likelihood():
         (SFTConfig(), True, 1.0, 0.0),
         (SFTConfig(rollouts=1), True, 0.0, 1.0),
         (SFTConfig(coef=0.3, rollouts=1), True, 0.0, 1.0),  # at first alone, whatever the weight
-        (SFTConfig(rollouts=1), False, 1.0, 0.0),
     ],
 )
 def test_supervised_turns_beside_the_loss(sft, demonstrations, weight, sft_weight):
@@ -72,13 +71,22 @@ def test_supervised_turns_beside_the_loss(sft, demonstrations, weight, sft_weigh
     reverse."""
     module = text_learner(REINFORCE, sft=sft, gamma=1.0)
     batch, _ = module.prepare(text_rollout())
+    module.sft = SFTConfig()
     plain = float(module.loss(batch)[0].detach())
+    module.sft = sft
     loss, metrics = module.loss(replace(batch, supervised=demonstrated() if demonstrations else None))
     assert float(loss.detach()) == pytest.approx(weight * plain + sft_weight * nll(module), rel=1e-5)
     assert ("loss/sft" in metrics) == (sft_weight > 0)
     if sft_weight > 0:
         assert float(metrics["loss/sft"]) == pytest.approx(nll(module), rel=1e-5)
         assert not metrics["loss/sft"].requires_grad
+
+
+def test_nothing_is_learned_where_there_is_nothing_to_imitate_yet():
+    """As before the first episode that is worth it: values and policy alike wait for the turns to imitate."""
+    module = text_learner(REINFORCE, sft=SFTConfig(rollouts=1), gamma=1.0)
+    batch, _ = module.prepare(text_rollout())
+    assert module.loss(batch) == (None, {})
 
 
 def warming_up_ppo(sft_rollouts):
@@ -106,7 +114,7 @@ def test_demonstrations_without_a_weight_are_learned_from_first():
         module = PPO(sft=sft)
         assert module.sft_rollouts == (sft.rollouts or 0)
         module._trainer = SimpleNamespace(datamodule=SimpleNamespace(demonstrations=demonstrations))
-        assert module.uses_sft == (module.sft_rollouts > 0 or sft.coef > 0)
+        assert module.uses_sft(0) == (module.sft_rollouts > 0 or sft.coef > 0)
         return module.sft_rollouts
 
     assert rollouts(SFTConfig(), [object()]) == 1

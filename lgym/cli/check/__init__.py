@@ -178,9 +178,9 @@ class Checkup:
         if reads_text:
             with closing(data.make_env()) as env:
                 space = env.action_space
-            self.findings += parse_findings(trial.responses, data.agent, imitates=module.uses_sft)
+            self.findings += parse_findings(trial.responses, data.agent, imitates=module.uses_sft(0))
             self.findings += space_findings(trial.responses, data.agent, space)
-        elif self.random.mean_length >= LONG_EPISODE and not module.uses_sft:
+        elif self.random.mean_length >= LONG_EPISODE and not module.uses_sft(0):
             answers = zip(trial.rollout.turn_prompts(), trial.rollout.turn_responses(), strict=True)
             self.findings += neglect_findings(answers, data.agent.actions)
 

@@ -1,7 +1,10 @@
 """The buffer of self-imitation: the run's own best episodes, kept to be imitated again."""
 
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.types import ConfigError
@@ -42,8 +45,6 @@ class BestEpisodeBuffer:
         rewarded_turns: keep of these episodes the turns alone whose own reward is above 0. Good episodes have
             bad turns too; where each good turn is paid, what is left is good.
     """
-
-    demonstrates = False
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class BestEpisodeBuffer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` wrote."""
-        distinct = [Demonstration(*fields) for fields in state["turns"]]
+        distinct = [Demonstration.restored(fields) for fields in state["turns"]]
         self._episodes = {}
         for episode_return, reset_seed, indices in state["episodes"]:
             turns = tuple(distinct[index] for index in indices)
@@ -110,9 +111,12 @@ class BestEpisodeBuffer:
     def _best(self, episodes: list[FinishedEpisode]) -> list[FinishedEpisode]:
         if not episodes:
             return []
-        returns = sorted((episode.episode_return for episode in episodes), reverse=True)
-        threshold = returns[max(1, round(self.top_fraction * len(returns))) - 1]
+        returns = [np.float32(episode.episode_return) for episode in episodes]  # as exact as their rewards
+        in_order = sorted(returns, reverse=True)
+        threshold = in_order[max(1, round(self.top_fraction * len(returns))) - 1]
         if self.min_return is not None:
-            threshold = max(threshold, self.min_return)
-            return [episode for episode in episodes if episode.episode_return >= threshold]
-        return [episode for episode in episodes if threshold <= episode.episode_return > returns[-1]]
+            threshold = max(threshold, np.float32(self.min_return))
+            good = [episode_return >= threshold for episode_return in returns]
+        else:
+            good = [threshold <= episode_return > in_order[-1] for episode_return in returns]
+        return list(compress(episodes, good))

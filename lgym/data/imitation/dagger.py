@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from tqdm import tqdm
 
+from lgym import distributed
 from lgym.agents.base import TextAgent
 from lgym.data.imitation.best_episodes import FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration
@@ -26,14 +27,13 @@ class DAgger:
     "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online Learning", Ross et al.
     2011, arXiv:1011.0686, algorithm 3.1, in which the model plays every turn (beta = 0); demonstrations, if
     there are any, are the data that it begins with. For the expert to see them, the episodes of a rollout are
-    played a second time, from their reset seeds and without the model.
+    played a second time, from their reset seeds and without the model, one after the other and in the run's
+    own process (`data.subprocess_envs` or not).
 
     Args:
         policy: the expert, as `ExpertDemonstrations` has it. Where it sees no way on, its answers end.
         capacity: the maximum number of episodes; the oldest leave first.
     """
-
-    demonstrates = True
 
     def __init__(self, policy: ScriptedExpert, capacity: int = 1000) -> None:
         if capacity < 1:
@@ -64,24 +64,38 @@ class DAgger:
         if shown[0] != shown[1]:
             raise _unseeded(env, f"Reset with seed {seed} showed {shown[0]!r}, and then {shown[1]!r}")
 
-    def attach(self, make_env: Callable[[], gymnasium.Env], prompts: EpisodePrompts) -> None:
-        """Play episodes in these environments; the prompts say how, and are not shown to anyone."""
+    def attach(
+        self, make_env: Callable[[], gymnasium.Env], prompts: EpisodePrompts, remembers: bool = False
+    ) -> None:
+        """Play episodes in these environments; the prompts say how, and are not shown to anyone. They are
+        those of the model, unless it `remembers`."""
         self._make_env = make_env
         self._prompts = prompts
+        self._remembers = remembers
 
     def add(self, episodes: Iterable[tuple[Any, ...]]) -> None:
-        """Add the expert's answers in a rollout's `FinishedEpisode`s.
+        """Add the expert's answers in a rollout's `FinishedEpisode`s, those of all processes; each asks about
+        its share.
 
         Raises:
-            ConfigError: if an episode is another one when it is played again, or an answer names no action.
+            ConfigError: if an episode is another one when it is played again, an answer names no action, or
+                there is none so far.
         """
+        episodes, size = list(episodes), distributed.world_size()
         expert = deepcopy(self.policy)  # a resumed run's is no other, whatever it has drawn or planned
         env = AdvisedEnv(self._make_env(), expert)
         try:
-            for episode in tqdm(list(episodes), "the expert's answers", leave=False, delay=2):
-                self._episodes.append(tuple(self._answers(env, FinishedEpisode(*episode))))
+            share = tqdm(episodes[distributed.rank() :: size], "the expert's answers", leave=False, delay=2)
+            answers = [tuple(self._answers(env, FinishedEpisode(*episode))) for episode in share]
         finally:
             env.close()
+        shares = distributed.all_gather_object(answers)
+        self._episodes += [shares[number % size][number // size] for number in range(len(episodes))]
+        if not any(self._episodes):
+            raise ConfigError(
+                f"The expert {type(self.policy).__name__} of data.dagger sees no way on at the beginning of "
+                f"any of {len(episodes)} episodes, so that nothing can be learned from it. Name another one."
+            )
 
     def turns(self) -> list[Demonstration]:
         """The distinct turns of the kept episodes. One observation may have several answers."""
@@ -94,18 +108,23 @@ class DAgger:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` wrote."""
         self._episodes.clear()
-        self._episodes += [tuple(Demonstration(*turn) for turn in turns) for turns in state["episodes"]]
+        self._episodes += [tuple(map(Demonstration.restored, turns)) for turns in state["episodes"]]
 
     def _answers(self, env: AdvisedEnv, episode: FinishedEpisode) -> Iterator[Demonstration]:
         runner = EnvRunner(env, self._prompts)
         runner.reset(episode.reset_seed)
         for turn, reward in zip(episode.turns, episode.rewards, strict=True):
-            if env.answer is None:
+            if runner.live and env.answer is None:
                 return
-            advised = env.demonstration(self._prompts.agent)
-            choice = 0 if turn.candidates else -1
-            again, *_ = runner.step(Response((), (), True, turn.response_text, choice=choice))
-            if turn.candidates not in ((), advised.candidates) or np.float32(again) != np.float32(reward):
+            same = runner.live and (
+                self._remembers or runner.prompt.observation_text == turn.observation_text
+            )
+            if same:
+                advised = env.demonstration(self._prompts.agent)
+                choice = 0 if turn.candidates else -1
+                again, *_ = runner.step(Response((), (), True, turn.response_text, choice=choice))
+                same = turn.candidates in ((), advised.candidates) and np.float32(again) == np.float32(reward)
+            if not same:
                 raise _unseeded(
                     env,
                     f"The episode with reset seed {episode.reset_seed} was another one when the same answers "

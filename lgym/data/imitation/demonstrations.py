@@ -21,7 +21,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One turn to imitate. Two are equal where both texts are.
+    """One turn to imitate. Two are equal where both texts and the candidates are.
 
     Attributes:
         observation_text: the agent's text of the observation.
@@ -38,11 +38,17 @@ class Demonstration:
 
     observation_text: str
     response_text: str
-    candidates: tuple[str, ...] = field(default=(), compare=False)
+    candidates: tuple[str, ...] = ()
     response_ids: tuple[int, ...] = field(default=(), compare=False)
     begins: bool = field(default=True, compare=False)
     reward: float = field(default=0.0, compare=False)
     played_text: str = field(default="", compare=False)
+
+    @classmethod
+    def restored(cls, values: Iterable[Any]) -> "Demonstration":
+        """That of a checkpoint's values, in which tuples may have become lists."""
+        read: list[Any] = [tuple(value) if isinstance(value, list) else value for value in values]
+        return cls(*read)
 
 
 class DemonstrationSource(Protocol):

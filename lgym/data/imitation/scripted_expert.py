@@ -22,32 +22,35 @@ class ScriptedExpert(Protocol):
 
 
 class AdvisedEnv(gymnasium.Wrapper):
-    """An environment with an expert beside it, who is asked about each outcome once.
-
-    Attributes:
-        answer: of the expert to the last outcome of `reset` or `step`; `None` where it sees no way on, and
-            at the end of an episode.
-    """
+    """An environment with an expert beside it, who is asked about each outcome once, when its answer is first
+    read: what it raises is then not taken for the environment's fault."""
 
     def __init__(self, env: gymnasium.Env, policy: ScriptedExpert) -> None:
         super().__init__(env)
         self._policy = policy
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        outcome = self.env.reset(**kwargs)
+        self._observation, self._info = self.env.reset(**kwargs)
         if hasattr(self._policy, "begin"):
             self._policy.begin(self.env)
-        self._ask(*outcome)
-        return outcome
+        self._asked = self._over = False
+        return self._observation, self._info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._observation, reward, terminated, truncated, self._info = self.env.step(action)
         if hasattr(self._policy, "played"):
             self._policy.played(action)
-        self.answer = None
-        if not (terminated or truncated):
-            self._ask(observation, info)
-        return observation, reward, terminated, truncated, info
+        self._asked, self._over = False, terminated or truncated
+        return self._observation, reward, terminated, truncated, self._info
+
+    @property
+    def answer(self) -> Any:
+        """The expert's answer to the last outcome of `reset` or `step`; `None` where it sees no way on, and
+        at the end of an episode. Raises `ConfigError` where the expert fails."""
+        if not self._asked:
+            self._answer = None if self._over else self._ask()
+            self._asked = True
+        return self._answer
 
     def demonstration(self, agent: TextAgent) -> Demonstration:
         """The expert's answer to the observation at hand. Raises `ConfigError` where it names no action."""
@@ -61,6 +64,13 @@ class AdvisedEnv(gymnasium.Wrapper):
                 f"{self._observation!r}: {error}"
             ) from error
 
-    def _ask(self, observation: Any, info: dict[str, Any]) -> None:
-        self._observation, self._info = observation, info
-        self.answer = self._policy.act(observation, info)
+    def _ask(self) -> Any:
+        try:
+            return self._policy.act(self._observation, self._info)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"The expert {type(self._policy).__name__} raised {type(error).__name__}: {error}. That was "
+                f"at the observation {self._observation!r}; where it sees no way on it has to return None."
+            ) from error

@@ -1,7 +1,7 @@
 """Demonstrated turns for supervised learning: from a source, and from the run's own best episodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -23,16 +23,10 @@ from lgym.types import ConfigError
 
 
 class EpisodeBuffer(Protocol):
-    """Turns to imitate that come from the run's own episodes.
-
-    Attributes:
-        demonstrates: whether there are some whatever is played.
-    """
-
-    demonstrates: bool
+    """Turns to imitate that come from the run's own episodes."""
 
     def add(self, episodes: Iterable[tuple[Any, ...]]) -> None:
-        """Add those of a rollout's `FinishedEpisode`s."""
+        """Add those of a rollout's `FinishedEpisode`s, of all processes."""
 
     def turns(self) -> list[Demonstration]:
         """The distinct turns to imitate, with the observations as they were shown."""
@@ -50,7 +44,7 @@ class SFTSampler:
             and the number of the candidate that it names, or -1.
         demonstrations: turns that are always there.
         buffers: whose turns come and go with the rollouts.
-        size: turns drawn for one minibatch.
+        size: turns drawn for one minibatch, by all processes together.
         scores_candidates: whether responses name a candidate.
         memory: adds the working memory to the observations of `demonstrations`; those of `buffers` have
             what they were shown. `None` adds nothing.
@@ -72,42 +66,59 @@ class SFTSampler:
     def __post_init__(self) -> None:
         self._demonstrated = list(self._as_asked(self.demonstrations, self.memory))
         self._turns = self._demonstrated
-        self._is_new = np.ones(len(self._turns), dtype=bool)
+        self.begin_rollout(first=True)
+
+    def begin_rollout(self, first: bool) -> None:
+        """Take the turns at hand for known; before the first pass over them all are new."""
+        self._known = set() if first else set(self._buffered())
+        self._is_new = np.full(len(self._demonstrated), first)
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Give the buffers a rollout of whole episodes, whichever process played them."""
         if self.buffers:
             episodes = list(chain.from_iterable(distributed.all_gather_object(_episodes(rollout))))
-            known = set(self._buffered())
             for buffer in self.buffers:
                 buffer.add(episodes)
             turns = self._buffered()
             self._turns = [*self._demonstrated, *self._as_asked(turns)]
-            # before anything is known there was no pass, and the demonstrations are new as well
-            self._is_new = np.array(
-                [not known] * len(self._demonstrated) + [turn not in known for turn in turns]
-            )
-
-    @property
-    def has_demonstrations(self) -> bool:
-        """True if there are demonstrations, whatever is played."""
-        return bool(self._demonstrated) or any(buffer.demonstrates for buffer in self.buffers)
+            came = [turn not in self._known for turn in turns]
+            self._is_new = np.array([*self._is_new[: len(self._demonstrated)], *came], dtype=bool)
 
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
-        """One shuffled pass over the turns: the demonstrations, and those of the buffers so far."""
+        """One shuffled pass over the turns: the demonstrations, and those of the buffers so far. Each process
+        has its share of every minibatch.
+
+        Raises:
+            ConfigError: if the processes have different turns.
+        """
         order = rng.permutation(len(self._turns))
         if self.turns_per_pass is not None and self.turns_per_pass < len(order):
             new_first = order[np.argsort(~self._is_new[order], kind="stable")]
             order = rng.permutation(new_first[: self.turns_per_pass])
+        counts, orders = zip(*distributed.all_gather_object((len(self._turns), order.tolist())), strict=True)
+        if len(set(counts)) > 1:
+            raise ConfigError(
+                f"The processes of the run have {', '.join(map(str, counts))} turns to imitate: an expert of "
+                "data.demonstrations has to answer alike in all of them, whatever the time and the machine."
+            )
         for start in range(0, len(order), self.size):
-            yield _batch([self._turns[i] for i in order[start : start + self.size].tolist()])
+            yield self._share([self._turns[i] for i in orders[0][start : start + self.size]])
 
     def sample(self, rng: np.random.Generator) -> ResponseBatch | None:
-        """Some turns; `None` while there are none."""
+        """This process's share of some turns; `None` while there are none."""
         if not self._turns:
             return None
-        chosen = rng.choice(len(self._turns), size=min(self.size, len(self._turns)), replace=False)
+        size = min(-(-self.size // distributed.world_size()), len(self._turns))
+        chosen = rng.choice(len(self._turns), size=size, replace=False)
         return _batch([self._turns[i] for i in chosen.tolist()])
+
+    def _share(self, turns: Sequence[tuple[Prompt, Response]]) -> ResponseBatch:
+        """This process's turns of a minibatch, with the weight that makes the processes' mean loss that of
+        the whole."""
+        size = distributed.world_size()
+        own = turns[distributed.rank() :: size]
+        tokens = sum(sum(response.action_mask) for _, response in turns)
+        return replace(_batch(own or turns[:1]), loss_scale=size / tokens if own else 0.0)
 
     def _buffered(self) -> list[Demonstration]:
         return [turn for buffer in self.buffers for turn in buffer.turns()]

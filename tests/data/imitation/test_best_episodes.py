@@ -46,6 +46,17 @@ def test_the_top_fraction_of_a_rollout(top_fraction, count, kept):
     assert words(filled(*ranked(count), top_fraction=top_fraction)) == kept
 
 
+@pytest.mark.parametrize(
+    ("rewards", "min_return"), [([0.9], 0.9), ([1 / 6] * 5 + [7 / 6], 2.0), ([0.2] * 3, 0.6)]
+)
+def test_a_return_is_as_exact_as_its_rewards(rewards, min_return):
+    """They are recorded in single precision: an episode that was paid 0.9 has the return that 0.9 asks for."""
+    recorded = sum(torch.tensor(rewards, dtype=torch.float32).tolist())
+    assert words(filled(episode(recorded, "a"), min_return=min_return)) == "a"
+    assert words(filled(episode(recorded, "a"), min_return=min_return * 1.00001)) == ""
+    assert words(filled(episode(recorded, "a"), episode(float(np.float32(min_return)), "b"))) == ""
+
+
 def test_every_rollout_has_its_own_top():
     """A later, worse rollout gives its best too."""
     buffer = filled(*ranked(4), top_fraction=0.25)

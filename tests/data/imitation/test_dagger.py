@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from functools import partial
 
@@ -83,8 +84,7 @@ def test_every_turn_gets_the_experts_answer():
     assert any(turn.response_text != turn.observation_text for turn in asked)
     words = {turn.observation_text for turn in asked}
     assert len(buffer) == 6
-    assert set(buffer.turns()) == {Demonstration(word, word) for word in words}
-    assert all(turn.candidates == echo.WORDS for turn in buffer.turns())
+    assert set(buffer.turns()) == {Demonstration(word, word, echo.WORDS) for word in words}
 
 
 def test_the_expert_sees_each_outcome_once_and_hears_what_was_played():
@@ -148,6 +148,60 @@ def test_an_environment_without_a_seed_is_refused():
         attached(Unseeded).add(played)
 
 
+class Drifting(echo.EchoEnv):
+    """Honors its seed in reset alone, and pays nothing, so that nothing else tells it."""
+
+    def step(self, action):
+        self.np_random.integers(3, size=next(DRIFT))
+        _, _, terminated, truncated, info = super().step(action)
+        return self._shown, 0.0, terminated, truncated, info
+
+
+DRIFT = itertools.count()
+
+
+class Shortening(echo.EchoEnv):
+    """Each episode is a turn shorter than the one before."""
+
+    lengths = itertools.count(40, -1)
+
+    def reset(self, *, seed=None, options=None):
+        self.turns = next(Shortening.lengths)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, 0.0, *rest
+
+
+@pytest.mark.parametrize("make_env", [partial(Drifting, turns=3), Shortening])
+def test_episodes_that_go_another_way_are_refused(make_env):
+    """Though they begin alike and pay the same: the expert's answers would be those to other observations."""
+    played = episodes(CandidateScorer(), make_env, count=4)
+    with pytest.raises(ValueError, match="was another one when the same answers were played again"):
+        attached(make_env).add(played)
+
+
+def test_an_expert_that_sees_no_way_at_all_is_told():
+    """There would be nothing to learn from, rollout by rollout."""
+    silent = Advisor()
+    silent.act = lambda observation, info: None
+    played = episodes(CandidateScorer(), count=4)
+    with pytest.raises(ValueError, match="The expert Advisor of data.dagger sees no way on .* of 4 episodes"):
+        attached(policy=silent).add(played)
+
+
+def test_an_expert_that_fails_is_named():
+    """And not the environment that it was asked about."""
+    rules = {0: 0, 1: 1}
+    lost = Advisor()
+    lost.act = lambda observation, info: rules[observation]
+    with pytest.raises(
+        ValueError, match="The expert Advisor raised KeyError: 2. That was at the observation 2"
+    ):
+        attached(policy=lost).add(episodes(CandidateScorer(), count=20))
+
+
 def test_a_first_observation_that_is_another_one_is_told_before_anything_is_played():
     class NextWord(echo.EchoEnv):
         resets = 0
@@ -193,7 +247,9 @@ def test_the_oldest_episodes_leave_and_the_rest_survive_a_checkpoint():
     restored.add(played[:1])
     restored.load_state_dict(json.loads(json.dumps(buffer.state_dict())))
     assert list(restored._episodes) == [
-        tuple(Demonstration(turn.observation_text, turn.observation_text) for turn in episode.turns)
+        tuple(
+            Demonstration(turn.observation_text, turn.observation_text, echo.WORDS) for turn in episode.turns
+        )
         for episode in played[2:]
     ]
     with pytest.raises(ValueError, match="dagger's capacity is 0; it must be 1 or more"):

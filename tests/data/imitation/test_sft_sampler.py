@@ -12,6 +12,8 @@ from helpers import echo, tiny
 from helpers.collectors import make_collector
 from helpers.prompts import make_prompt, response_batch
 from helpers.scripted import CandidateScorer, TextSpeaker, text_response
+from helpers.two_processes import in_two_processes, shared_imitation
+from lgym import distributed
 from lgym.data.imitation.best_episodes import BestEpisodeBuffer
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler, _batch
@@ -168,8 +170,6 @@ def test_a_pass_over_the_demonstrations_has_each_once():
 class Arriving:
     """A buffer to which each rollout brings turns of its own, whatever was played."""
 
-    demonstrates = True
-
     def __init__(self, *rollouts: str) -> None:
         self._coming = list(rollouts)
         self._turns: list[Demonstration] = []
@@ -187,19 +187,68 @@ def test_a_short_pass_has_the_new_turns_and_some_of_the_others():
     source = sampler(*((n, n) for n in "0123456"), buffer=Arriving("ab", "cde", ""), size=2, turns_per_pass=4)
     rollout = make_collector([echo.EchoEnv()], source.agent).play(TextSpeaker(echo.WORDS), rng(), episodes=1)
 
-    def passes():
+    def passes(first=False):
+        source.begin_rollout(first)
         source.add_rollout(rollout)
         for seed in range(20):
             batches = list(source.demonstration_batches(np.random.default_rng(seed)))
             assert [len(batch) for batch in batches] == [2, 2]
             yield "".join(prompt.observation_text for batch in batches for prompt in batch.prompts)
 
-    assert set("".join(passes())) == set("0123456ab")
+    assert set("".join(passes(first=True))) == set("0123456ab")
     second = list(passes())
     assert all(set("cde") < set(texts) for texts in second)
     assert len({texts.index("c") for texts in second}) == 4  # shuffled
     assert set("".join(second)) == set("0123456abcde")
     assert set("".join(passes())) == set("0123456abcde")  # nothing is new
+
+
+def test_turns_are_new_until_they_have_been_passed_over():
+    """A replay buffer may take several rollouts before the first pass; and demonstrations that were passed
+    over are known, whatever the episodes brought so far."""
+    rollout = make_collector([echo.EchoEnv()], echo.EchoAgent()).play(
+        TextSpeaker(echo.WORDS), rng(), episodes=1
+    )
+    filling = sampler(("0", "0"), buffer=Arriving("a", "b", "c"), turns_per_pass=3)
+    filling.add_rollout(rollout)
+    filling.add_rollout(rollout)
+    assert filling._is_new.tolist() == [True, True, True]
+    filling.begin_rollout(first=False)
+    filling.add_rollout(rollout)
+    assert filling._is_new.tolist() == [False, False, False, True]
+
+    waiting = sampler(("0", "0"), buffer=Arriving("", "", "a"))
+    for first, new in ((True, [True]), (False, [False]), (False, [False, True])):
+        waiting.begin_rollout(first)
+        waiting.add_rollout(rollout)
+        assert waiting._is_new.tolist() == new
+
+
+def test_two_processes_share_each_minibatch_and_the_experts_work(tmp_path):
+    """Both have all turns to imitate and learn from half of them, with the weight of the whole's tokens; the
+    expert is asked about each episode once."""
+    results = in_two_processes(tmp_path, shared_imitation)
+    first, second = results
+    assert first["turns"] == second["turns"]
+    assert len(first["turns"]) > 6
+    assert first["episodes"] == second["episodes"] == 8
+    assert [result["asked"] for result in results] == [4 * 3, 4 * 3]
+    assert len(first["shares"]) == len(second["shares"]) > 2
+    minibatches = [one + other for one, other in zip(first["shares"], second["shares"], strict=True)]
+    assert sorted(sum(minibatches, [])) == sorted(first["turns"])
+    assert [len(turns) for turns in minibatches[:-1]] == [3] * (len(minibatches) - 1)
+    for weights in zip(first["weights"], second["weights"], strict=True):
+        assert sum(weights) / 2 == pytest.approx(1.0)  # DDP takes the mean of the processes
+    assert first["drawn"] == second["drawn"] == 2
+
+
+def test_processes_with_other_turns_are_told(monkeypatch):
+    """They would wait for each other for ever."""
+    monkeypatch.setattr(distributed, "all_gather_object", lambda mine: [mine, (5, [])])
+    with pytest.raises(
+        ValueError, match="have 1, 5 turns to imitate: an expert of data.demonstrations has to"
+    ):
+        list(sampler(("red", "r")).demonstration_batches(rng()))
 
 
 def test_a_demonstration_names_its_candidate_by_text_or_action():
@@ -237,4 +286,3 @@ def test_the_best_episodes_of_a_rollout_are_learned_from(policy):
     assert sum(map(len, source.demonstration_batches(rng()))) == len(buffer.turns())
     if policy.generates_text:
         assert all(token_ids[-1] == tiny.tokenizer().eos_token_id for token_ids in batch.response_ids)
-    assert not source.has_demonstrations
