@@ -36,7 +36,8 @@ def commands(page: Path) -> list[str]:
         if words[:1] == ["python3"]:
             words.pop(0)
         if words and re.search(r"(^|/)(lgym|bootstrap\.py)$", words[0]) and "..." not in words:
-            found.add(shlex.join(words[1:]))
+            own = 2 if words[1:2] == ["--extras"] else 0  # bootstrap.py's option with its value
+            found.add(shlex.join(words[1 + own :]))
     return sorted(command for command in found if not command.startswith("test") or "--config" in command)
 
 

@@ -157,8 +157,7 @@ class SupervisedConfig:
     """Supervised learning from an expert's answers in the run's own episodes: lgym.data.DAgger."""
 
     sft_batch_size: int = 32
-    """Demonstrated turns beside each minibatch, or in one while imitation is all that is learned; of all
-    processes together."""
+    """Demonstrated turns beside each minibatch, or in one while imitation is all that is learned."""
 
     sft_turns_per_pass: int | None = None
     """The most turns of a pass while imitation is all that is learned: those of the rollout at hand are taken

@@ -59,9 +59,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             raise validation.no_candidates(self.agent)
         self.memory_prompt().try_out()
         passes = {name for name in validation.PASSES if name not in self._open and getattr(self, name)}
-        if self.learner.sft_rollouts:
-            passes -= {"update_epochs"}  # those over demonstrations are as many
-        validation.require_replay(self.replay is not None, self.learner.uses_replay, passes)
+        validation.require_replay(self.replay is not None, self.learner, passes)
         if stage == "fit":
             assert self.trainer is not None
             for choice in self.choose_settings(self.learner, self.trainer.strategy.root_device):
@@ -73,8 +71,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             if self.logged_episodes is not None:
                 self.logged = self._read_log(self.logged_episodes)
             given = bool(self.demonstrations or self.episode_buffers)
-            validation.require_imitation(given, self.learner.uses_sft(0))
-            validation.require_passes(self.sft_turns_per_pass, self.learner.sft_rollouts)
+            validation.require_imitation(given, self.learner, self.sft_turns_per_pass)
             if self.dagger is not None:
                 self.dagger.try_out(self.agent, self.env_maker("fit"), first_reset_seed(self.seed, "fit"))
             self._demonstrated = load_demonstrations(
@@ -117,11 +114,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         policy = self.learner.policy
         prompts = partial(EpisodePrompts, self.agent, self.prompt_builder("fit"), history=self.history)
         if self.dagger is not None:
-            self.dagger.attach(
-                self.env_maker("fit"),
-                prompts(scores_candidates=policy.scores_candidates),
-                remembers=self.memory_prompt().remembers,
-            )
+            asked = prompts(scores_candidates=policy.scores_candidates)
+            self.dagger.attach(self.env_maker("fit"), asked, self.memory_prompt().remembers)
         return SFTSampler(
             self.agent,
             prompts,

@@ -9,7 +9,7 @@ from lgym.agents import GeneralAgent, TextAgent
 from lgym.agents.actions import is_action
 from lgym.data.logged.episodes import LoggedEpisode
 from lgym.data.prompts.action_candidates import action_of, offered
-from lgym.types import ConfigError, ParsedAction
+from lgym.types import ConfigError, Learner, ParsedAction
 
 
 def check_speaking(agent: TextAgent, env: gymnasium.Env) -> None:
@@ -69,21 +69,23 @@ PASSES = ("update_epochs", "prompts_per_pass", "num_minibatches", "minibatch_siz
 """Settings of passes over a rollout."""
 
 
-def require_replay(has_replay: bool, uses_replay: bool, passes: Collection[str]) -> None:
+def require_replay(has_replay: bool, learner: Learner, passes: Collection[str]) -> None:
     """Raise `ConfigError` where there is a replay buffer that nothing learns from, or passes over a rollout
     are set where the buffer is learned from.
 
     Args:
         has_replay: whether `data.replay` is set.
-        uses_replay: whether the algorithm learns from it.
+        learner: of the run.
         passes: those of `PASSES` that are set.
     """
-    if uses_replay and passes:
+    if learner.sft_rollouts:
+        passes = set(passes) - {"update_epochs"}  # there are as many over the turns to imitate
+    if learner.uses_replay and passes:
         raise ConfigError(
             f"data.{min(passes)} is of passes over a rollout, and the model's algorithm learns from the "
             "transitions of many: set updates_per_rollout and minibatch_size of data.replay instead."
         )
-    if has_replay and not uses_replay:
+    if has_replay and not learner.uses_replay:
         raise ConfigError(
             "data.replay is set, and the model's algorithm learns from each rollout alone: leave it out, or "
             "take lgym.modules.DQN."
@@ -120,20 +122,17 @@ def require_capacity(capacity: int, episodes: Sequence[LoggedEpisode], total: in
         )
 
 
-def require_imitation(given: bool, imitates: bool) -> None:
-    """Raise `ValueError` unless there are turns to imitate exactly where the model imitates."""
-    if given != imitates:
+def require_imitation(given: bool, learner: Learner, turns_per_pass: int | None) -> None:
+    """Raise `ConfigError` unless there are turns to imitate exactly where the model imitates, and where
+    passes of imitation are shortened and none is made."""
+    if given != learner.uses_sft(0):
         sources = "data.demonstrations, data.self_imitation or data.dagger"
         there = sources if given else f"neither {sources.replace(' or ', ' nor ')}"
         raise ConfigError(
             f"There is {there} to imitate, and sft.coef or sft.rollouts of the model is "
             f"{'0' if given else 'above 0'}: set both sides, or neither."
         )
-
-
-def require_passes(turns_per_pass: int | None, sft_rollouts: int) -> None:
-    """Raise `ConfigError` where passes of imitation are shortened and none is made."""
-    if turns_per_pass is not None and not sft_rollouts:
+    if turns_per_pass is not None and not learner.sft_rollouts:
         raise ConfigError(
             f"data.sft_turns_per_pass is {turns_per_pass}, and no rollout learns from imitation alone: set "
             "sft.rollouts of the model, or leave it out."

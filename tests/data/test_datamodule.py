@@ -91,7 +91,7 @@ def test_experts_may_demonstrate_in_another_environment():
             demonstrations=[Lookout()],
             **{"eval_env_kwargs": large if size == 4 else None, **kwargs},
         )
-        attach(data, RecordingLearner(sft_coef=1.0)).setup("fit")
+        attach(data, RecordingLearner(imitation_weight=1.0)).setup("fit")
         assert data._demonstrated[0].response_text == f"({size}, {size})"
 
 
@@ -112,7 +112,7 @@ def test_demonstrations_are_shown_with_the_working_memory():
         working_memory=WorkingMemory(),
         demonstrations=[Walk()],
     )
-    attach(data, RecordingLearner(policy, sft_coef=1.0)).setup("fit")
+    attach(data, RecordingLearner(policy, imitation_weight=1.0)).setup("fit")
     batch = data._sft_sampler().sample(np.random.default_rng(0))
     texts = sorted(prompt.observation_text for prompt in batch.prompts)
     assert texts == ["This episode:\na cell -> down (+0)\nNow:\na cell", "a cell"]
@@ -158,7 +158,7 @@ def test_short_passes_are_refused_where_none_is_of_imitation_alone():
         demonstrations=[GreenWord()],
     )
     with pytest.raises(ValueError, match="sft_turns_per_pass is 100, and no rollout .* set sft.rollouts"):
-        attach(data, RecordingLearner(sft_coef=1.0)).setup("fit")
+        attach(data, RecordingLearner(imitation_weight=1.0)).setup("fit")
 
 
 def test_a_replay_buffer_that_nothing_learns_from_is_refused():

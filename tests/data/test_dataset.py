@@ -93,7 +93,7 @@ def test_nothing_is_drawn_that_is_not_learned_from(coef, asked):
     """Behind the rollouts of imitation alone, unless it has a weight: an expert may be slow, or fail."""
     sampler = Counted()
     data = dataset(
-        RecordingLearner(batch=BATCH, sft_rollouts=2, sft_coef=coef), sft_sampler=sampler, rollouts=2
+        RecordingLearner(batch=BATCH, sft_rollouts=2, imitation_weight=coef), sft_sampler=sampler, rollouts=2
     )
     assert len(list(data)) == 4
     assert sampler.asked == asked

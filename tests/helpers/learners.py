@@ -16,7 +16,7 @@ from lgym.batch import ResponseBatch
 class RecordingLearner:
     """Acts by a scripted policy, notes the rollouts that it prepares, and learns nothing."""
 
-    tokenizer, context_length, sft_rollouts, sft_coef = tiny.tokenizer(), 4096, 0, 0.0
+    tokenizer, context_length, sft_rollouts, imitation_weight = tiny.tokenizer(), 4096, 0, 0.0
     needs_whole_episodes = single_pass = uses_replay = False
     open_settings = frozenset({"gamma", "gae_lambda", "demonstrations"})
 
@@ -28,7 +28,7 @@ class RecordingLearner:
             setattr(self, name, value)
 
     def uses_sft(self, rollouts):
-        return self.sft_coef > 0 or rollouts < self.sft_rollouts
+        return self.imitation_weight > 0 or rollouts < self.sft_rollouts
 
     def inference(self):
         return nullcontext(self.policy)

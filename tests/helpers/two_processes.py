@@ -193,7 +193,7 @@ def shared_imitation(rank: int) -> dict[str, Any]:
     buffer.attach(make_env, prompts())
     demonstrations = [Demonstration(f"{word} {n}", word, echo.WORDS) for word in echo.WORDS for n in range(2)]
     respond = CandidatePolicy().demonstrated
-    sampler = SFTSampler(agent, prompts, respond, demonstrations, [buffer], size=3, scores_candidates=True)
+    sampler = SFTSampler(agent, prompts, respond, demonstrations, [buffer], size=2, scores_candidates=True)
     player = make_collector([make_env()], agent, first_seed=100 + 10 * rank)
     sampler.add_rollout(player.play(CandidateScorer(), np.random.default_rng(rank), episodes=4))
     batches = list(sampler.demonstration_batches(np.random.default_rng(rank)))

@@ -44,12 +44,12 @@ class SFTSampler:
             and the number of the candidate that it names, or -1.
         demonstrations: turns that are always there.
         buffers: whose turns come and go with the rollouts.
-        size: turns drawn for one minibatch, by all processes together.
+        size: turns drawn for one minibatch, by each process.
         scores_candidates: whether responses name a candidate.
         memory: adds the working memory to the observations of `demonstrations`; those of `buffers` have
             what they were shown. `None` adds nothing.
-        turns_per_pass: the most turns of a pass: those that the last rollout brought are taken first, those
-            that were there before are drawn anew for each. `None` takes all.
+        turns_per_pass: the most turns of a pass, for each process: those that the last rollout brought are
+            taken first, those that were there before are drawn anew for each. `None` takes all.
     """
 
     agent: TextAgent
@@ -85,40 +85,41 @@ class SFTSampler:
             self._is_new = np.array([*self._is_new[: len(self._demonstrated)], *came], dtype=bool)
 
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
-        """One shuffled pass over the turns: the demonstrations, and those of the buffers so far. Each process
-        has its share of every minibatch.
+        """One shuffled pass over the turns, the demonstrations and those of the buffers so far, which the
+        processes share.
 
         Raises:
             ConfigError: if the processes have different turns.
         """
+        processes = distributed.world_size()
         order = rng.permutation(len(self._turns))
-        if self.turns_per_pass is not None and self.turns_per_pass < len(order):
+        if self.turns_per_pass is not None and self.turns_per_pass * processes < len(order):
             new_first = order[np.argsort(~self._is_new[order], kind="stable")]
-            order = rng.permutation(new_first[: self.turns_per_pass])
+            order = rng.permutation(new_first[: self.turns_per_pass * processes])
         counts, orders = zip(*distributed.all_gather_object((len(self._turns), order.tolist())), strict=True)
         if len(set(counts)) > 1:
             raise ConfigError(
                 f"The processes of the run have {', '.join(map(str, counts))} turns to imitate: an expert of "
                 "data.demonstrations has to answer alike in all of them, whatever the time and the machine."
             )
-        for start in range(0, len(order), self.size):
-            yield self._share([self._turns[i] for i in orders[0][start : start + self.size]])
+        size = self.size * processes
+        for start in range(0, len(order), size):
+            yield self._share([self._turns[i] for i in orders[0][start : start + size]])
 
     def sample(self, rng: np.random.Generator) -> ResponseBatch | None:
-        """This process's share of some turns; `None` while there are none."""
+        """Some turns; `None` while there are none."""
         if not self._turns:
             return None
-        size = min(-(-self.size // distributed.world_size()), len(self._turns))
-        chosen = rng.choice(len(self._turns), size=size, replace=False)
+        chosen = rng.choice(len(self._turns), size=min(self.size, len(self._turns)), replace=False)
         return _batch([self._turns[i] for i in chosen.tolist()])
 
     def _share(self, turns: Sequence[tuple[Prompt, Response]]) -> ResponseBatch:
-        """This process's turns of a minibatch, with the weight that makes the processes' mean loss that of
-        the whole."""
-        size = distributed.world_size()
-        own = turns[distributed.rank() :: size]
+        """This process's part of the turns of all, with the weight by which the processes' mean loss is that
+        of the whole."""
+        processes = distributed.world_size()
+        own = turns[distributed.rank() :: processes]
         tokens = sum(sum(response.action_mask) for _, response in turns)
-        return replace(_batch(own or turns[:1]), loss_scale=size / tokens if own else 0.0)
+        return replace(_batch(own or turns[:1]), loss_scale=processes / tokens if own else 0.0)
 
     def _buffered(self) -> list[Demonstration]:
         return [turn for buffer in self.buffers for turn in buffer.turns()]
