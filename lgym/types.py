@@ -145,7 +145,7 @@ class Learner(Protocol):
 
     @property
     def sft_rollouts(self) -> int:
-        """Rollouts at the start that learn from demonstrations alone."""
+        """Rollouts at the start that learn from turns to imitate alone."""
 
     @property
     def needs_whole_episodes(self) -> bool:

@@ -22,8 +22,8 @@ RATED_PHASES = ("playing", "preparing", "learning")
 
 class RolloutProgress(ProgressBar):
     """A line for the run (rollouts, mean return, entropy, KL, turns a second of playing and learning), and a
-    line for the current rollout: while it is played also the steps that all environments have taken together,
-    which move before the first episode ends."""
+    line for the current rollout: while it is played also how often all environments have stepped, which moves
+    before the first episode ends."""
 
     _enabled = True
     _run: tqdm | None = None
@@ -117,6 +117,7 @@ class RolloutProgress(ProgressBar):
                 file=sys.stderr,
                 position=1,
                 mininterval=0.3,
+                miniters=0,  # a step may end no episode
             )
             self._steps = 0
         if done < bar.n:

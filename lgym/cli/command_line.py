@@ -270,7 +270,7 @@ def run(args: list[str] | None = None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # an agent in a file beside the YAML can be named in it
+        sys.path.insert(0, os.getcwd())  # files of this folder can be named in a YAML
     with errors_as_messages():
         if args is None:
             sys.argv[1:] = written_out(sys.argv[1:], LgymCLI.subcommands())

@@ -10,7 +10,7 @@ import warnings
 
 UNHELPFUL_WARNINGS = (
     ".*does not have many workers.*",  # batches come ready-made
-    ".*`training_step` returned `None`.*",  # target_kl skips on purpose
+    ".*`training_step` returned `None`.*",  # on purpose: RolloutNotes tells of it
     ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
     ".*The dirpath has changed from .*",  # evaluating writes beside the run it evaluates
     ".*modules in eval mode.*",

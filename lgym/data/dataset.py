@@ -58,7 +58,7 @@ class RolloutDataset(IterableDataset):
     """Told how far the playing is."""
 
     sft_sampler: SFTSampler | None = None
-    """Demonstrated turns to learn from beside each minibatch."""
+    """Turns to imitate, beside each minibatch or in place of them."""
 
     rollouts: int = 0
     """Rollouts played before."""
@@ -125,14 +125,18 @@ class RolloutDataset(IterableDataset):
             yield replace(minibatch, supervised=sampler.sample(self.play.rngs["order"]))
 
     def _imitation(self, batch: Any, sampler: SFTSampler) -> Iterator[Any]:
-        """Passes over the turns to imitate; their carrier is a minibatch that has no loss, and goes alone
-        while there are none."""
+        """Passes over the turns to imitate; their carrier is a minibatch that has no loss, and goes alone,
+        once, while there are none."""
         carrier = batch
         if self.play.replay is None:
             size = self.settings.prompts_per_minibatch(batch.num_units)
             carrier = next(minibatches(batch, size, range(len(batch.prompt_chains))))
+        if not sampler.has_turns:
+            self.minibatches = 1
+            yield carrier
+            return
         for _ in range(self.settings.update_epochs):
-            for turns in self._counted(sampler.demonstration_batches(self.play.rngs["order"])) or [None]:
+            for turns in self._counted(sampler.demonstration_batches(self.play.rngs["order"])):
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:

@@ -159,7 +159,7 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
 
     @property
     def sft_lr_scale(self) -> float:
-        """The learning rate of rollouts that train on demonstrations alone, as a multiple of the others'."""
+        """The learning rate of rollouts that imitate alone, as a multiple of the others'."""
         given, usual = self.sft.lr_scale, 8.0 if self.make_optimizer is text_optimizer else 1.0
         return usual if given is None else given
 
@@ -260,7 +260,8 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
             return self.skipped_loss()
         self.gradient_wanted = True
         metrics = self.step_metrics(metrics, batch_idx)
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=batch.num_turns, sync_dist=True)
+        turns = batch.num_turns if self.current_epoch >= self.sft_rollouts else 1  # those of a mere carrier
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=turns, sync_dist=True)
         return loss + self.zero_of_all_parameters()
 
     def on_weights_put_back(self) -> None:

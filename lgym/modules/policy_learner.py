@@ -114,7 +114,8 @@ class PolicyLearner(LLMLearner, ABC):
             batch: B turns on the model's device.
 
         Returns:
-            A scalar, or `None` where the policy has gone too far for another step; and metrics.
+            A scalar, or `None` where the policy has gone too far for another step, or nothing is to be
+            imitated yet; and metrics.
         """
         if self.current_epoch < self.sft_rollouts:
             return self.sft_objective(batch.supervised)

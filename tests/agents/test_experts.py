@@ -133,6 +133,23 @@ def test_the_bot_fulfills_missions_in_spite_of_noise():
     assert sum(value > 0.3 for value in returns) >= 36
 
 
+def test_the_bot_sees_no_way_on_where_its_planner_fails_or_is_done():
+    """An assertion of minigrid's ended the run of a model that had played something odd."""
+    pytest.importorskip("minigrid")
+    bot = BabyAIBot()
+    env = make_env("BabyAI-GoToLocal-v0")
+    env.reset(seed=0)
+    bot.begin(env)
+
+    def plan(*_):
+        raise AssertionError
+
+    done = bot._planner.mission.unwrapped.actions.done
+    for replan, answer in ((plan, None), (lambda _: done, None), (lambda _: 1, 1)):
+        bot._planner.replan = replan
+        assert bot.act({}, {}) == answer
+
+
 def test_the_bot_plans_in_no_other_world():
     pytest.importorskip("minigrid")
     with pytest.raises(ValueError, match="CartPoleEnv is none: take an id that begins with BabyAI-"):

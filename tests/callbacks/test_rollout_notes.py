@@ -29,8 +29,22 @@ def test_the_brake_in_words(tmp_path, model_folder, capsys, old_kl_coef, words):
     assert said.count("the brake") == 1
 
 
+def test_nothing_has_come_to_imitate(tmp_path, model_folder, capsys):
+    """No episode returns 2; a run that learns nothing shall not look like one that does."""
+    settings = {
+        **QUICK,
+        "model__init_args__sft__rollouts": 1,
+        "data__self_imitation": '{"top_fraction": 1.0, "min_return": 2.0}',
+    }
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, **settings)
+    said = capsys.readouterr().out
+    assert "Rollout 1: nothing to imitate has come so far, and nothing was learned" in said
+    assert "Rollout 2: nothing" not in said
+
+
 def test_a_run_that_needs_no_words(tmp_path, model_folder, capsys):
     lgym("fit", tmp_path, model_folder, trainer__max_epochs=1, **QUICK)
     said = capsys.readouterr().out
     assert "no episode" not in said
     assert "brake" not in said
+    assert "nothing" not in said

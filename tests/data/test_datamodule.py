@@ -134,6 +134,20 @@ class GreenWord:
         return [Demonstration("green", "green")]
 
 
+def test_demonstrations_of_no_turn_are_refused():
+    """Whole rollouts would learn nothing."""
+
+    class Nothing:
+        def demonstrations(self, agent, make_env):
+            return []
+
+    data = RolloutDataModule(
+        env="Echo-v0", agent=EchoAgent(), episodes_per_rollout=8, demonstrations=[Nothing()]
+    )
+    with pytest.raises(ValueError, match=r"data.demonstrations \(Nothing\) has no turns to imitate"):
+        attach(data, RecordingLearner(sft_rollouts=1)).setup("fit")
+
+
 def test_passes_of_imitation_are_set_where_replay_is_learned_from():
     """They are as many as `update_epochs` says, whatever the rewards are learned from."""
     learner = RecordingLearner(uses_replay=True, sft_rollouts=1)

@@ -75,6 +75,10 @@ class Counted:
     def __init__(self, turns=()) -> None:
         self.turns, self.asked = turns, []
 
+    @property
+    def has_turns(self):
+        return bool(self.turns)
+
     def begin_rollout(self, first):
         self.asked.append(f"first {first}")
 
@@ -100,10 +104,11 @@ def test_nothing_is_drawn_that_is_not_learned_from(coef, asked):
 
 
 def test_a_rollout_without_anything_to_imitate_yet_has_no_loss():
-    """Such as where the run's own best episodes are all, and none stands out: two passes, of no turns each."""
+    """Such as where the run's own best episodes are all, and none stands out."""
     data = dataset(RecordingLearner(batch=BATCH, sft_rollouts=2), sft_sampler=Counted())
     minibatches = [flight.batch for flight in data]
-    assert [minibatch.supervised for minibatch in minibatches] == [None, None]
+    assert [minibatch.supervised for minibatch in minibatches] == [None]
+    assert data.minibatches == 1
     assert minibatches[0].metrics == {"rollout/turns": 6.0}
 
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from helpers import echo, tiny
 from helpers.collectors import make_collector
 from helpers.rollouts import candidate_learner, candidate_rollout, text_learner, text_rollout
-from helpers.scripted import CandidateScorer
+from helpers.scripted import TextSpeaker
 from lgym.data import DAgger
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import SFTSampler
@@ -30,8 +30,7 @@ from lgym.models import sharding
 from lgym.models.llm import Layout
 from lgym.models.prefix_sharing.frozen_blocks import blocks_of
 from lgym.modules import A2C, GRPO, PPO, REINFORCE, RLOO, GiGPO, PolicyLearner
-from lgym.policies import CandidatePolicy
-from lgym.rollout import Rollout
+from lgym.rollout import Response, Rollout
 
 ALGORITHMS: dict[str, tuple[type[PolicyLearner] | None, dict[str, Any]]] = {
     "candidates": (None, {"target_kl": None, "entropy_coef": 0.1, "old_kl_coef": 0.1}),
@@ -184,18 +183,27 @@ class Repeater:
         return int(observation)
 
 
+def word_by_letter(prompt: Any, text: str, *_: Any) -> Response:
+    """A token per letter: the words differ in length."""
+    ids = tuple(tiny.tokenizer().encode(text))
+    return Response(ids, (0.0,) * len(ids), True, text)
+
+
 def shared_imitation(rank: int) -> dict[str, Any]:
     """What a process of two learns from four episodes of each, by demonstrations and an expert."""
     agent, make_env = echo.EchoAgent(), partial(echo.EchoEnv, turns=3)
     builder = PromptBuilder(tiny.tokenizer(), agent.system_prompt, 2048)
     prompts = partial(EpisodePrompts, agent, builder)
     buffer = DAgger(Repeater())
-    buffer.attach(make_env, prompts())
-    demonstrations = [Demonstration(f"{word} {n}", word, echo.WORDS) for word in echo.WORDS for n in range(2)]
-    respond = CandidatePolicy().demonstrated
-    sampler = SFTSampler(agent, prompts, respond, demonstrations, [buffer], size=2, scores_candidates=True)
-    player = make_collector([make_env()], agent, first_seed=100 + 10 * rank)
-    sampler.add_rollout(player.play(CandidateScorer(), np.random.default_rng(rank), episodes=4))
+    buffer.attach(make_env, prompts(scores_candidates=False))
+    demonstrations = [Demonstration(f"{word} {n}", word) for word in echo.WORDS for n in range(2)]
+    sampler = SFTSampler(
+        agent, prompts, word_by_letter, demonstrations, [buffer], size=2, scores_candidates=False
+    )
+    player = make_collector(
+        [make_env()], agent, first_seed=100 + 10 * rank, prompts={"scores_candidates": False}
+    )
+    sampler.add_rollout(player.play(TextSpeaker(echo.WORDS), np.random.default_rng(rank), episodes=4))
     batches = list(sampler.demonstration_batches(np.random.default_rng(rank)))
     weights = [float(batch.loss_scale * batch.action_mask.sum()) for batch in batches]
     return {

@@ -9,7 +9,7 @@ import torch
 
 from lgym.cli.check.time_budget import TimeBudget
 from lgym.data import RolloutDataModule
-from lgym.modules import LLMLearner
+from lgym.modules import LLMLearner, SFTConfig
 from lgym.rollout import Rollout
 
 LEARN_UNTIL = 0.9  # of the time
@@ -80,12 +80,15 @@ def learn_from(
 
 
 def _time_step(module: LLMLearner, minibatch: Any) -> float:
+    """Seconds of a step of the algorithm's own loss, without turns to imitate."""
+    sft, module.sft = module.sft, SFTConfig(rollouts=0)
     module.train()
     started = time.perf_counter()
     with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
         loss, _ = module.loss(minibatch)
     if loss is not None:
         loss.backward()
+    module.sft = sft
     if module.device.type == "cuda":
         torch.cuda.synchronize(module.device)
     seconds = time.perf_counter() - started

@@ -27,7 +27,7 @@ class FinishedEpisode(NamedTuple):
 
 
 class BestEpisodeBuffer:
-    """The top fraction, by return, of every rollout, each sequence of observations and answers once.
+    """The top fraction, by return, of every rollout, each sequence of turns once.
 
     "Self-Imitation Learning", Oh et al. 2018, arXiv:1806.05635.
 

@@ -78,8 +78,7 @@ class DAgger:
         its share.
 
         Raises:
-            ConfigError: if an episode is another one when it is played again, an answer names no action, or
-                there is none so far.
+            ConfigError: if an episode is another one when it is played again, or an answer names no action.
         """
         episodes, size = list(episodes), distributed.world_size()
         expert = deepcopy(self.policy)  # a resumed run's is no other, whatever it has drawn or planned
@@ -91,11 +90,6 @@ class DAgger:
             env.close()
         shares = distributed.all_gather_object(answers)
         self._episodes += [shares[number % size][number // size] for number in range(len(episodes))]
-        if not any(self._episodes):
-            raise ConfigError(
-                f"The expert {type(self.policy).__name__} of data.dagger sees no way on at the beginning of "
-                f"any of {len(episodes)} episodes, so that nothing can be learned from it. Name another one."
-            )
 
     def turns(self) -> list[Demonstration]:
         """The distinct turns of the kept episodes. One observation may have several answers."""
@@ -117,7 +111,7 @@ class DAgger:
             if runner.live and env.answer is None:
                 return
             same = runner.live and (
-                self._remembers or runner.prompt.observation_text == turn.observation_text
+                self._remembers or self._prompts.is_asked(runner.prompt, turn.observation_text)
             )
             if same:
                 advised = env.demonstration(self._prompts.agent)

@@ -23,24 +23,24 @@ class ScriptedExpert(Protocol):
 
 class AdvisedEnv(gymnasium.Wrapper):
     """An environment with an expert beside it, who is asked about each outcome once, when its answer is first
-    read: what it raises is then not taken for the environment's fault."""
+    read. What it raises is raised there, and not taken for the environment's fault."""
 
     def __init__(self, env: gymnasium.Env, policy: ScriptedExpert) -> None:
         super().__init__(env)
         self._policy = policy
+        self._asked = False
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         self._observation, self._info = self.env.reset(**kwargs)
-        if hasattr(self._policy, "begin"):
-            self._policy.begin(self.env)
-        self._asked = self._over = False
+        self._failure: Exception | None = None
+        self._tell("begin", self.env)
+        self._over = False
         return self._observation, self._info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._observation, reward, terminated, truncated, self._info = self.env.step(action)
-        if hasattr(self._policy, "played"):
-            self._policy.played(action)
-        self._asked, self._over = False, terminated or truncated
+        self._tell("played", action)
+        self._over = terminated or truncated
         return self._observation, reward, terminated, truncated, self._info
 
     @property
@@ -54,18 +54,28 @@ class AdvisedEnv(gymnasium.Wrapper):
 
     def demonstration(self, agent: TextAgent) -> Demonstration:
         """The expert's answer to the observation at hand. Raises `ConfigError` where it names no action."""
-        candidates = tuple(agent.candidates(self._observation, self._info) or ())
+        candidates, answer = tuple(agent.candidates(self._observation, self._info) or ()), self.answer
         try:
-            response = response_text(agent, self.answer, candidates)
+            response = response_text(agent, answer, candidates)
             return checked(agent, agent.format_observation(self._observation), response, candidates)
         except ValueError as error:
             raise ConfigError(
-                f"{type(self._policy).__name__} answered {self.answer!r} to the observation "
+                f"{type(self._policy).__name__} answered {answer!r} to the observation "
                 f"{self._observation!r}: {error}"
             ) from error
 
+    def _tell(self, method: str, news: Any) -> None:
+        """Call a method that an expert may have; what it raises is raised where the expert is asked."""
+        self._asked = False
+        try:
+            getattr(self._policy, method, lambda _: None)(news)
+        except Exception as error:  # noqa: BLE001 (it is raised later)
+            self._failure = error
+
     def _ask(self) -> Any:
         try:
+            if self._failure is not None:
+                raise self._failure
             return self._policy.act(self._observation, self._info)
         except ConfigError:
             raise

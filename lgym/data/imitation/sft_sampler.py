@@ -84,6 +84,11 @@ class SFTSampler:
             came = [turn not in self._known for turn in turns]
             self._is_new = np.array([*self._is_new[: len(self._demonstrated)], *came], dtype=bool)
 
+    @property
+    def has_turns(self) -> bool:
+        """True if there are turns to imitate so far."""
+        return bool(self._turns)
+
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
         """One shuffled pass over the turns, the demonstrations and those of the buffers so far, which the
         processes share.
@@ -156,8 +161,12 @@ class SFTSampler:
 def load_demonstrations(
     sources: Sequence[DemonstrationSource], agent: TextAgent, make_env: Callable[[], gymnasium.Env]
 ) -> list[Demonstration]:
-    """The demonstrations of all sources, in order."""
-    return [demonstration for source in sources for demonstration in source.demonstrations(agent, make_env)]
+    """The demonstrations of all sources, in order. Raises `ConfigError` if there are none."""
+    found = [demonstration for source in sources for demonstration in source.demonstrations(agent, make_env)]
+    if sources and not found:
+        names = ", ".join(type(source).__name__ for source in sources)
+        raise ConfigError(f"data.demonstrations ({names}) has no turns to imitate. Leave it out, or fill it.")
+    return found
 
 
 def _episodes(rollout: Rollout) -> list[FinishedEpisode]:

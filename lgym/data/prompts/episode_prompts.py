@@ -64,6 +64,11 @@ class EpisodePrompts:
         self._shown.append(text)
         return self._conversation.prompt(text, candidates)
 
+    def is_asked(self, prompt: Prompt, observation_text: str) -> bool:
+        """True if the text, in place of that of the observation at hand, gives the very same prompt; for
+        prompts without history."""
+        return prompt == self._conversation.prompt(observation_text, prompt.candidates)
+
     def respond(self, response: Response, reward: float) -> None:
         """Add the response to the last prompt to the conversation, and the turn to the episode's memory."""
         self._conversation.respond(response)
