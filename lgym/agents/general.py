@@ -1,5 +1,6 @@
 """An agent for any environment, made from its spaces."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -113,6 +114,13 @@ class GeneralAgent(TextAgent):
         is_list = vocabulary.count is not None and vocabulary.count <= self.max_candidates
         self.actions = vocabulary.texts() if is_list else ()
 
+    def given_settings(self) -> dict[str, Any]:
+        """The arguments of this agent, without `task`, that are not as by default."""
+        given = vars(self.observation_settings) | {"actions": self._action_names}
+        defaults = {name: p.default for name, p in inspect.signature(GeneralAgent).parameters.items()}
+        values = {name: given.get(name, getattr(self, name, None)) for name in defaults if name != "task"}
+        return {name: value for name, value in values.items() if value != defaults[name]}
+
     @property
     def system_prompt(self) -> str:
         bound = self._require_bound()
@@ -150,6 +158,8 @@ class GeneralAgent(TextAgent):
         return sorted({str(command).strip() for command in info[self.commands]})
 
     def parse(self, text: str) -> ParsedAction:
+        if text in self.actions:  # a candidate, of which the pattern may find a part
+            return self.extract_action(text)
         return read_action(
             text, partial(self._parse_part, whole=text), json_key=self.json_key, pattern=self.pattern
         )

@@ -128,8 +128,8 @@ class ObservationFormatter:
         if len(shape) > 2 or size > MAX_NUMBERS:
             raise _unreadable(label, size, shape)
         if len(shape) == 2:
-            text = self._number_text(space, label, 0)
-            yield _Part(label, lambda observation: _labeled(label, _format_rows(get(observation), text)))
+            texts = [self._number_text(space, label, index) for index in range(size)]
+            yield _Part(label, lambda observation: _labeled(label, _format_rows(get(observation), texts)))
         elif size == 1 and label not in self._settings["names"]:
             yield from self._vector_parts(space, {label: 0}, {}, get)
         else:
@@ -233,8 +233,10 @@ def _item(get: Getter, key: Any, observation: Any) -> Any:
     return get(observation)[key]
 
 
-def _format_rows(array: Any, text: Callable[[float], str]) -> str:
-    return "\n".join(" ".join(map(text, row)) for row in np.asarray(array).tolist())
+def _format_rows(array: Any, texts: Sequence[Callable[[float], str]]) -> str:
+    """Rows of numbers, each by the text of its place."""
+    rows, text = np.asarray(array).tolist(), iter(texts)
+    return "\n".join(" ".join(next(text)(number) for number in row) for row in rows)
 
 
 def _join(label: str, name: str) -> str:

@@ -63,7 +63,8 @@ class ByLabel:
     """
 
     def __init__(self, setting: str, values: Mapping[str, Any], common: Any = None) -> None:
-        self._setting, self._values, self._common = setting, values, common
+        self._setting, self._common = setting, common
+        self._values = {str(label): value for label, value in values.items()}  # a YAML's 0 is the label '0'
         self._labels: set[str] = set()
 
     def get(self, label: str, default: Any = None) -> Any:

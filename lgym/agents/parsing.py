@@ -135,7 +135,8 @@ def read_action(
     json_key: str | None = None,
     pattern: str | None = None,
 ) -> ParsedAction:
-    """Parse the action that a text names, by the first of these that finds one:
+    """Parse the action that a text names. One that is the very name of an action is read by `extract_action`;
+    another by the first of these that finds one:
 
     1. the value of `json_key` in `last_json_object`,
     2. `last_match` of the pattern,
@@ -144,6 +145,8 @@ def read_action(
     A value from 1 or 2 is read by `action_number` where there are `actions`, and else by `extract_action`. In
     a failure, the reason tells what 1 and 2 found.
     """
+    if text in actions and (parsed := parsed_action(extract_action(text), text)).ok:
+        return parsed
     failures = ""
     for source, value in _values(text, json_key, pattern):
         named = value_text(value)

@@ -84,7 +84,8 @@ def write_new(
     model = {**given.get("model", {}), "class_path": proposal["model"]["class_path"]}
     settings = merged(proposal, {**given, "model": model})
     if agent is not None:
-        class_name = "".join(word.capitalize() for word in name.split("_")) + "Agent"
+        words = name.split("_") if not name[0].isdigit() else ["env", *name.split("_")]
+        class_name = "".join(word.capitalize() for word in words) + "Agent"
         settings["data"]["agent"] = {"class_path": f"{Path(agent).stem}.{class_name}"}
         Path(agent).write_text(agent_source(data, class_name), encoding="utf-8")
         say(f"Written: {agent}")
@@ -215,11 +216,15 @@ def yaml_lines(settings: Mapping[str, Any], comments: Mapping[str, str], path: s
         comment = comments.get(f"{path}{key}")
         end = f" # {comment}" if comment else ""
         if isinstance(value, Mapping) and value:
-            yield f"{indent}{key}:{end}"
+            yield f"{indent}{_yaml(key)}:{end}"
             yield from yaml_lines(value, comments, f"{path}{key}.")
         else:
-            text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
-            yield f"{indent}{key}: {text}{end}"
+            yield f"{indent}{_yaml(key)}: {_yaml(value)}{end}"
+
+
+def _yaml(value: Any) -> str:
+    """A value or a key in one line; a text that YAML would read as a number, or as yes or no, in quotes."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
 
 
 def agent_source(data: RolloutDataModule, name: str) -> str:
@@ -230,10 +235,8 @@ def agent_source(data: RolloutDataModule, name: str) -> str:
     env = data.make_env()
     example = agent.format_observation(env.reset(seed=data.seed)[0])
     env.close()
-    settings: dict[str, Any] = {"task": agent.task_text}
+    settings: dict[str, Any] = {"task": agent.task_text} | agent.given_settings()
     if agent.actions and isinstance(env.action_space, Discrete):  # of others these are combinations
         settings["actions"] = list(agent.actions)
-    if agent.observation_settings.resolution is not None:
-        settings["resolution"] = agent.observation_settings.resolution
     arguments = "".join(f"\n            {key}={value!r}," for key, value in settings.items())
     return AGENT.format(env=data.env, name=name, settings=f"{arguments}\n        ", example=example)

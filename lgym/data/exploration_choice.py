@@ -119,13 +119,14 @@ def skip_until_it_pays(with_skip: Callable[[int], RandomPlay], fewest: int) -> t
 
 def change_per_turn(play: RandomPlay) -> float:
     """Change of a vector of numbers from one turn to the next, in standard deviations: the median over the
-    numbers that change at all, of medians over turns. Infinite without observations."""
+    numbers that change at all, of medians over turns. Infinite without observations, and where that is 0:
+    what mostly stands still, and then jumps, is a board and no physics."""
     if len(play.observations) < 2:
         return math.inf
     seen = np.stack(play.observations)
     spread = seen.std(axis=0)
     changes = np.median(np.abs(np.diff(seen, axis=0)), axis=0)[spread > 0] / spread[spread > 0]
-    return float(np.median(changes)) if len(changes) else math.inf
+    return (float(np.median(changes)) if len(changes) else 0.0) or math.inf
 
 
 def why_explore(play: RandomPlay) -> str:

@@ -114,7 +114,7 @@ def random_turns(
     observation, info = _call(env, "raised at reset", lambda: env.reset(seed=seed))
     terminated = truncated = False
     while not (terminated or truncated):
-        asked = observation
+        asked = copy.deepcopy(observation)  # some environments write the next one into the same array
         question = ask(agent, asked, info)
         if candidates := question[1]:
             answer = candidates[int(rng.integers(len(candidates)))]

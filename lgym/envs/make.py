@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import numbers
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -88,8 +89,7 @@ def make_env(
     for name in sys.modules.keys() & set(PRINTING_MODULES):
         vars(sys.modules[name])["print"] = _say_nothing
     if max_episode_steps is None and env.spec is not None and env.spec.max_episode_steps is None:
-        own = getattr(env.unwrapped, "max_steps", None) or 0  # at which MiniGrid ends episodes by itself
-        env = DefaultTimeLimit(env, max(DEFAULT_TIME_LIMIT, own))
+        env = DefaultTimeLimit(env, max(DEFAULT_TIME_LIMIT, own_limit(env.unwrapped) or 0))
     if frame_skip > 1:
         env = FrameSkip(env, frame_skip)
     for number, wrapper in enumerate(wrappers, start=1):
@@ -99,6 +99,14 @@ def make_env(
 
 def _say_nothing(*words: Any) -> None:
     pass
+
+
+def own_limit(env: gymnasium.Env) -> int | None:
+    """The attribute `max_steps`, at which MiniGrid ends episodes by itself; `None` where it is no number of
+    steps."""
+    steps = getattr(env, "max_steps", None)
+    size = float(steps) if isinstance(steps, numbers.Real) and not isinstance(steps, bool) else math.nan
+    return int(size) if 1 <= size < math.inf else None
 
 
 def time_limit(env: gymnasium.Env) -> int | None:
@@ -111,7 +119,7 @@ def time_limit(env: gymnasium.Env) -> int | None:
         elif isinstance(env, gymnasium.wrappers.TimeLimit) and not isinstance(env, DefaultTimeLimit):
             steps = env._max_episode_steps
         env = env.env
-    steps = steps or getattr(env, "max_steps", None)
+    steps = steps or own_limit(env)
     return None if steps is None else math.ceil(steps / frame_skip)
 
 

@@ -28,6 +28,7 @@ PAIR = Tuple((Discrete(5), Box(0, 1, (1,))))
 
 VIEW = Dict(view=Box(0, 255, (7, 7, 3), np.uint8), mission=Text(20), at=Box(0, 1, (2,)))
 POLE = Box(np.array([-1, -1, -np.inf]), np.array([1, 1, np.inf]), dtype=np.float64)
+PRICES = Box(np.zeros((2, 2)), np.array([[5e4, 1], [5e4, 1]]), dtype=np.float64)
 
 
 def formatter(space, readers=None, **settings):
@@ -126,6 +127,7 @@ def formatter(space, readers=None, **settings):
             "mission: Go, at 0: 0.00, at 1: 1.00",
         ),
         (VIEW, {"drop": ["view", "at"]}, {"mission": "Go"}, "mission: Go"),
+        (PRICES, {}, [[100, 0.3], [200, 0.7]], "100 0.30\n200 0.70"),
         (
             POLE,
             {"names": ["cos p", "sin p", "v"], "words": {"p": True}, "parts": ["p"]},

@@ -6,9 +6,11 @@ import time
 
 import gymnasium
 import pytest
+from gymnasium.spaces import Discrete
 
 from helpers import echo, tiny
-from lgym.agents import BlackjackAgent, CartPoleAgent, TextAgent
+from helpers.spaces import SpacesEnv
+from lgym.agents import BlackjackAgent, CartPoleAgent, GeneralAgent, TextAgent
 from lgym.agents.parsing import (
     JSON_LENGTH,
     PATTERN_LENGTH,
@@ -306,6 +308,18 @@ def test_an_empty_reply_is_a_reply(text):
         assert not parsed.ok
         assert parsed.reason == agent.extract_action(text).reason
     assert Echo().parse(text) == ParsedAction(text)
+
+
+def test_the_name_of_an_action_is_that_action():
+    """Whatever part of it a pattern finds, which is for free text: column 1 was read as number 1."""
+    names = ("column 1", "column 2", "column 3")
+    members = {"system_prompt": "", "actions": names, "pattern": r"\d+", "format_observation": str}
+    written = type("Columns", (TextAgent,), members)()
+    general = GeneralAgent(actions=list(names), pattern=r"\d+")
+    general.bind(SpacesEnv(Discrete(3), Discrete(3)))
+    for agent in (written, general):
+        assert [agent.parse(name).action for name in names] == [0, 1, 2]
+        assert agent.parse("I take 1").action == 1
 
 
 def test_an_agents_own_reading_is_asked_last():

@@ -15,7 +15,7 @@ from helpers.runs import scalars
 from lgym.agents import GeneralAgent
 from lgym.cli import main
 from lgym.cli.command_line import LgymCLI
-from lgym.cli.new import changed, horizon
+from lgym.cli.new import changed, horizon, yaml_lines
 from lgym.cli.words import DEFAULT_MODEL, written_out
 from lgym.data import RolloutDataModule
 from lgym.envs import make_env
@@ -197,6 +197,26 @@ def test_the_agents_file_reads_alike(env, settings, model_folder, monkeypatch):
             observation, info = game.reset()
     assert len({agent.system_prompt for agent in agents}) == 1
     assert len({str(agent.parse(agents[0].actions[-1])) for agent in agents}) == 1
+
+
+def test_labels_stay_texts_in_the_yaml():
+    """YAML reads 0 as a number and on as yes, which are no labels."""
+    settings = {"resolution": {"0": 0.1, "": 0.2, "on": 0.5, "a: b": 1.0, "robot 0": 2.0}}
+    assert yaml.safe_load("\n".join(yaml_lines(settings, {}))) == settings
+
+
+def test_the_agents_file_keeps_what_was_given(settings, model_folder):
+    """Such as a part that is left out: the texts are those that were measured."""
+    model = f"--model.init_args.llm.model={model_folder}"
+    agent = "--data.agent=lgym.agents.GeneralAgent"
+    given = ["--data.agent.init_args.drop=[velocity]", "--data.agent.init_args.pattern=x(.*)"]
+    files = ["--agent=words_of_2048.py", "--out=run.yaml", "--trainer.accelerator=cpu"]
+    main(["new", "MountainCar-v0", *files, model, agent, *given])
+    written = settings("--config=run.yaml")["data.agent"]()
+    game = make_env("MountainCar-v0")
+    written.bind(game)
+    assert "velocity" not in written.format_observation(game.reset(seed=0)[0])
+    assert written.pattern == "x(.*)"
 
 
 @pytest.mark.parametrize(

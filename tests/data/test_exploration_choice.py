@@ -163,6 +163,16 @@ def test_the_change_of_observations_in_a_turn(change):
     assert change_per_turn(standing) == np.inf
 
 
+def test_a_board_as_a_vector_is_no_slow_physics():
+    """A cell of a one-hot vector changes in an eighth of the turns, and by all of its range."""
+    board = played(MANY)
+    board.observations = list(np.eye(16, dtype=np.float32)[np.random.default_rng(0).integers(16, size=400)])
+    assert change_per_turn(board) == np.inf
+    plays = Plays(board)
+    _, found = decided(plays, VECTOR)
+    assert "frame_skip" not in found
+
+
 @pytest.mark.parametrize(
     ("by_skip", "expected"),
     [

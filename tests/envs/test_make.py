@@ -3,6 +3,7 @@
 from functools import partial
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.wrappers import ClipReward, DiscretizeAction, PassiveEnvChecker, TransformReward
 
@@ -60,16 +61,31 @@ def test_max_episode_steps(max_episode_steps, truncated_at):
     assert steps_until_truncated(env, limit=150) == truncated_at
 
 
-@pytest.mark.parametrize(("own", "truncated_at"), [(None, 1000), (20, 1000), (1500, 1500)])
+@pytest.mark.parametrize(
+    ("own", "truncated_at"),
+    [
+        (None, 1000),
+        (20, 1000),
+        (1500, 1500),
+        (1500.0, 1500),
+        (np.int64(1500), 1500),
+        (np.inf, 1000),
+        (np.nan, 1000),
+        (-1, 1000),
+        (True, 1000),
+        (len, 1000),
+    ],
+)
 def test_a_limit_of_the_environments_own_is_not_cut_short(own, truncated_at):
     """Catches a thousand steps where the environment itself ends its episodes later, as MiniGrid's large
-    levels do. One that says so and does not ends too."""
+    levels do. One that says so and does not ends too, and what is no number of steps is none."""
     gymnasium.register("Own-v0", Endless)
     try:
         env = make_env("Own-v0", {"max_steps": own})
     finally:
         del gymnasium.registry["Own-v0"]
     assert steps_until_truncated(env, limit=2000) == truncated_at
+    assert (time_limit(env) or 1) >= 1
 
 
 @pytest.mark.parametrize("limit", [0, -2])

@@ -44,15 +44,19 @@ class EpisodePrompts:
     def begin(self) -> None:
         """Start an episode."""
         self.observation_text = ""  # without what memories add
+        self._candidates: tuple[str, ...] = ()
         self.turns: list[RememberedTurn] = []  # of the episode so far, if there are memories
         self._shown: list[str] = []  # observations with their memories
         self._restored: deque[str | None] = deque()  # the coming ones, as they were shown before
         self._conversation = Conversation(self._builder, self.history)
 
-    def observe(self, observation: Any, info: dict[str, Any]) -> Prompt:
-        """The prompt of a new observation."""
+    def observe(self, observation: Any, info: dict[str, Any], truncated: bool = False) -> Prompt:
+        """The prompt of a new observation. One behind which nothing is played, where the episode was
+        `truncated`, may have no candidates: it then has those of the observation before."""
         self.observation_text = self.agent.format_observation(observation)
-        return self.prompt(candidates_of(self.agent, observation, info) if self._scores_candidates else ())
+        if self._scores_candidates and not (truncated and not self.agent.candidates(observation, info)):
+            self._candidates = candidates_of(self.agent, observation, info)
+        return self.prompt(self._candidates)
 
     def prompt(self, candidates: Sequence[str] = ()) -> Prompt:
         """The prompt of the observation at hand; once more where a response without an action leaves it

@@ -145,8 +145,10 @@ class EnvRunner:
         self.prompts.respond(self.responses[-1], float(reward))
         self.first_visit = 0
         if not terminated:
-            waits = self._penalty is not None
-            self.prompt = self.prompts.prompt() if waits else self.prompts.observe(observation, info)
+            if self._penalty is None:
+                self.prompt = self.prompts.observe(observation, info, truncated)
+            else:
+                self.prompt = self.prompts.prompt()
             self._visit()
         self.episode_return += float(reward)
         self.live = not (terminated or truncated)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete, Text
+from gymnasium.spaces import Box, Discrete, Text
 
 from helpers import spaces
 from helpers.echo import EchoAgent, EchoEnv
 from lgym.agents import GeneralAgent
+from lgym.data.exploration_choice import change_per_turn
 from lgym.data.random_play import RandomPlay, play_at_random, score, seed_fault
 
 
@@ -21,6 +22,30 @@ class LuckyEnv(EchoEnv):
     def _show(self) -> int:
         self._shown = int(self.unseeded.integers(3))
         return self._shown
+
+
+class Drift(gymnasium.Env):
+    """Writes each observation into the same array."""
+
+    observation_space, action_space = Box(-99, 99, (2,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._state = np.zeros(2, np.float32)
+        return self._state, {}
+
+    def step(self, action):
+        self._state += (2 * action - 1, 1)
+        return self._state, float(action), bool(self._state[1] == 20), False, {}
+
+
+def test_observations_that_change_in_place_are_kept_as_they_were():
+    """Catches one array seen many times: nothing seemed to change in a turn, and actions were repeated."""
+    agent = GeneralAgent()
+    agent.bind(Drift())
+    play = play_at_random(Drift, agent, history=0, episodes=12, turns=240, seed=0)
+    assert len({observation.tobytes() for observation in play.observations}) > 12
+    assert change_per_turn(play) > 0.1
 
 
 def test_how_the_seed_is_tried():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import string
+
 import gymnasium
 import pytest
 
 from helpers import echo
 from helpers.collectors import make_runner
 from helpers.scripted import text_response
+from lgym.agents import GeneralAgent
 from lgym.data.rollout.env_runner import EnvRunner
+from lgym.policies.distribution_cache import choice_response
 
 
 def start_runner(fallback, seed=3, **members) -> EnvRunner:
@@ -106,3 +110,26 @@ def test_an_episode_with_fallbacks_is_brought_back():
 def test_an_unknown_fallback_is_refused_when_the_class_is_made():
     with pytest.raises(TypeError, match="fallback is 'shrug': choose one of penalize"):
         start_runner("shrug")
+
+
+class Mute(gymnasium.Env):
+    """Says which commands there are, but for the observation that its own time limit ends with."""
+
+    observation_space = action_space = gymnasium.spaces.Text(20, charset=string.printable)
+
+    def reset(self, *, seed=None, options=None):
+        return "go", {"admissible_commands": ["up", "down"]}
+
+    def step(self, action):
+        return "over", 0.0, False, True, {}
+
+
+def test_a_truncated_episode_needs_no_candidates():
+    """Nobody will choose between them; the prompt is there for its value alone."""
+    agent = GeneralAgent()
+    agent.bind(Mute())
+    runner = make_runner(Mute(), agent)
+    runner.reset(0)
+    assert runner.step(choice_response(runner.prompt, 0)) == (0.0, False, True)
+    assert runner.prompt.observation_text == "over"
+    assert runner.prompt.candidates == ("down", "up")
