@@ -91,16 +91,19 @@ def all_gather_object(value: T) -> list[T]:
 
 
 def all_gather_cat(entries: Tensor) -> Tensor:
-    """The entries [n, ...] of all processes, [sum of n, ...], in the order of ranks."""
-    return torch.cat(all_gather_object(entries))
+    """The entries [n, ...] of all processes, [sum of n, ...], in the order of ranks, on the device of this
+    process's."""
+    if world_size() == 1:
+        return entries
+    return torch.cat(all_gather_object(entries.cpu())).to(entries.device)
 
 
 def apply_global(function: Callable[[Tensor], Tensor], entries: Tensor) -> Tensor:
     """Apply a function to the entries [n] of all processes at once, such as `whiten`; this process's part of
     the result."""
-    columns = all_gather_object(entries)
+    columns = all_gather_object(entries.cpu())
     start = sum(map(len, columns[: rank()]))
-    return function(torch.cat(columns))[start : start + len(entries)]
+    return function(torch.cat(columns))[start : start + len(entries)].to(entries.device)
 
 
 def all_reduce_mean(value: float) -> float:
@@ -123,6 +126,8 @@ def all_reduce_any(flag: Tensor) -> bool:
     """The logical or of a 0-d bool tensor over processes."""
     if world_size() == 1:
         return bool(flag)
+    if flag.device.type == "cpu" and dist.get_backend() == "nccl":  # which reduces on GPUs alone
+        return any(all_gather_object(bool(flag)))
     meet()
     value = flag.float()
     dist.all_reduce(value, dist.ReduceOp.MAX)

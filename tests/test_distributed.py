@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers import two_processes
+from lgym import distributed
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,26 @@ def test_processes_with_sharded_weights_may_pass_forward_unequally_often(tmp_pat
             for result, whole in zip(results, expected, strict=True):
                 rounding = 1e-6 + 1e-4 * float(whole.abs().max())  # of sums in another order
                 torch.testing.assert_close(result, whole, rtol=1e-5, atol=rounding)
+
+
+def test_a_flag_on_the_cpu_needs_no_backend_for_it(monkeypatch):
+    """NCCL reduces on GPUs alone, and what is said of a rollout lies on the CPU: every algorithm with a critic
+    ended there in its first rollout."""
+
+    def gather(values, value):
+        values[:] = [value, True]
+
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed.dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
+    assert distributed.all_reduce_any(torch.tensor(False))
+
+
+@pytest.mark.gpu
+def test_entries_of_several_gpus_meet_on_one(monkeypatch):
+    """Those of another process come from another device."""
+    sent = []
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "all_gather_object", lambda value: sent.append(value) or [value, value])
+    assert distributed.all_gather_cat(torch.zeros(2, device="cuda")).is_cuda
+    assert sent[0].device.type == "cpu"

@@ -1,5 +1,6 @@
 """The checkpoint of a run's best evaluation, kept beside its last one."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
 from lgym import distributed
 from lgym.callbacks.collapse_guard import CollapseGuard
+from lgym.types import ConfigError
 
 CHECKPOINTS = "checkpoints"
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -42,10 +44,16 @@ class BestCheckpoint(Checkpoint):
         for monitor in self.monitors:
             if monitor in trainer.callback_metrics:
                 score = float(trainer.callback_metrics[monitor])
-                if self.score is None or score > self.score:
+                if not math.isnan(score) and (self.score is None or score > self.score):
                     rollouts = rollouts_done(trainer)
                     self._candidate = {"monitor": monitor, "score": score, "rollouts": rollouts}
                 return
+        if self.monitors != MONITORS:
+            known = ", ".join(sorted(name for name in trainer.callback_metrics if name.startswith("val")))
+            raise ConfigError(
+                f"BestCheckpoint's monitor is {self.monitors[0]!r}, and the evaluation logs {known}. Name "
+                "one."
+            )
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]

@@ -271,6 +271,11 @@ class DataConfig(EvaluationConfig, SupervisedConfig, PromptConfig, RolloutConfig
                     f"{name} looks at what the model plays, and data.logged_episodes are not played: leave "
                     "one of the two out."
                 )
+        if self.logged_episodes is not None and (self.working_memory or self.episodic_memory) is not None:
+            yield (
+                "logged_episodes hold the texts that were shown, which working_memory and episodic_memory "
+                "would add themselves to once more: leave the memories out, or the log."
+            )
         if self.episode_buffers and (turns is not None or self.history != 0):
             yield (
                 f"{next(iter(self.episode_buffers))} keeps whole episodes, asked without history: set "

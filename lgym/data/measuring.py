@@ -54,7 +54,7 @@ MEETINGS = 4
 
 def replay_choices(play: RandomPlay) -> list[Choice]:
     """The replay buffer that carries values on through its transitions, where prompts come again."""
-    turns, distinct = len(play.distinct), len(play.questions)
+    turns, distinct = len(play.distinct), play.distinct[-1] if play.distinct else 0
     if not play.tries or turns < MEETINGS * distinct:
         return []
     return [

@@ -67,4 +67,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._priorities = state.get("priorities", torch.ones(len(self), dtype=torch.float64))
 
     def _take_errors(self, rows: Tensor, errors: Tensor) -> None:
-        self._priorities[rows] = errors.double().cpu() + SMALLEST_ERROR
+        errors = errors.double().cpu()
+        known = errors.isfinite()  # CollapseGuard may go on behind a loss that is not
+        self._priorities[rows[known]] = errors[known] + SMALLEST_ERROR

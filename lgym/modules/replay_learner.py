@@ -78,6 +78,7 @@ class ReplayLearner(LLMLearner, ABC):
         self.huber_delta = huber_delta
         self._target: TargetNetwork | None = None
         self._restored_target: dict[str, Tensor] | None = None
+        self._steps_followed = 0  # by the target network, in the rollout at hand
 
     @abstractmethod
     def objective(self, batch: TransitionBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -101,8 +102,10 @@ class ReplayLearner(LLMLearner, ABC):
 
     @property
     def n_step(self) -> int:
-        """Turns of a return before it bootstraps."""
-        return self.given_n_step or (1 if self.graph_values else 3)
+        """Turns of a return before it bootstraps: 1 where a log's choices, of unknown probability, would
+        count as the policy's own."""
+        one = self.graph_values or bool(self.data_setting("logged_episodes", None))
+        return self.given_n_step or (1 if one else 3)
 
     @property
     def target(self) -> TargetNetwork:
@@ -195,8 +198,10 @@ class ReplayLearner(LLMLearner, ABC):
         return total, {name: value.detach().mean() for name, value in metrics.items()}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.polyak is not None:
+        followed = 0 if batch_idx == 0 else self._steps_followed  # counted by rollout, as the steps are
+        if self.polyak is not None and self.steps_taken > followed:
             self.target.follow(self.polyak)
+        self._steps_followed = self.steps_taken
 
     def on_weights_put_back(self) -> None:
         self._target = self._restored_target = None  # it followed what was learned since

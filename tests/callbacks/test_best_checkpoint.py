@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers.runs import QUICK, assert_same, checkpoint, lgym, scalars
+from lgym.callbacks import BestCheckpoint
 from lgym.modules.evaluation import EpisodeMetrics
 from lgym.types import ConfigError
 
@@ -124,3 +126,18 @@ def test_settings_that_cannot_be_are_refused(tmp_path, model_folder):
 
     with pytest.raises(ConfigError, match="evaluations is 0; it must be 1 or more"):
         StopOnReturnThreshold(0.5, evaluations=0)
+
+
+def test_a_monitor_that_nobody_logs_is_named():
+    """A run without a best checkpoint ended as if nothing were missing."""
+    trainer = SimpleNamespace(
+        state=SimpleNamespace(fn="fit"),
+        sanity_checking=False,
+        current_epoch=0,
+        callback_metrics={"val_greedy/return_mean": torch.tensor(1.0)},
+    )
+    best = BestCheckpoint("val_sampled/success_rate")
+    with pytest.raises(
+        ConfigError, match="'val_sampled/success_rate', and the evaluation logs val_greedy/ret"
+    ):
+        best.on_validation_end(trainer, None)

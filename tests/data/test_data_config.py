@@ -25,6 +25,8 @@ def test_limits_of_the_data_are_refused():
     for name in ("exploration_bonus", "dagger"):
         with pytest.raises(ValueError, match=f"data.{name} .* data.logged_episodes are not played"):
             settings(logged_episodes=["log.jsonl"], **{name: object()})
+    with pytest.raises(ValueError, match="logged_episodes hold the texts that were shown"):
+        settings(logged_episodes=["log.jsonl"], working_memory=object())
     with pytest.raises(ValueError, match="data.env_timeout is 0 seconds"):
         settings(env_timeout=0.0)
     for changes in (

@@ -16,7 +16,8 @@ from helpers.scripted import text_response
 from helpers.transitions import chain
 from lgym.agents import CliffWalkingAgent
 from lgym.data import EveryAction, ExplorationBonus, GraphReplayBuffer, ReplayBuffer, RolloutDataModule
-from lgym.data.measuring import DEFAULTS
+from lgym.data.measuring import DEFAULTS, replay_choices
+from lgym.data.random_play import RandomPlay
 from lgym.data.sizing import default_envs
 from lgym.envs.frame_skip import FrameSkip
 
@@ -253,3 +254,10 @@ def test_a_buffer_that_is_given_wins():
     data = module("FrozenLake-v1", learner, replay=given)
     assert "replay" not in chosen(data)
     assert data.replay is given
+
+
+def test_prompts_with_another_history_each_do_not_come_again():
+    """What a prompt asks has its history in it, though the observation is the same."""
+    questions = {("a", ("x", "y")): None}
+    assert replay_choices(RandomPlay(distinct=list(range(1, 101)), questions=questions)) == []
+    assert len(replay_choices(RandomPlay(distinct=[1] * 100, questions=questions))) == 1

@@ -132,3 +132,13 @@ def test_the_learner_tells_the_errors_and_weighs_its_loss(algorithm):
 def test_what_cannot_be_is_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         PrioritizedReplayBuffer(**settings)
+
+
+def test_an_error_that_is_not_finite_leaves_the_priority():
+    """One minibatch without a finite loss made every later draw fail, also behind a rollback."""
+    made = with_errors(alpha=1.0)
+    batch = made.sample(np.random.default_rng(1))
+    errors = ERRORS[batch.rewards.long()]
+    errors[:2] = torch.tensor([float("nan"), float("inf")])
+    batch.take_errors(errors)
+    assert drawn(made.sample(np.random.default_rng(1))) == pytest.approx([0.0, 1 / 8, 2 / 8, 5 / 8], abs=0.03)

@@ -12,10 +12,11 @@ from torch import nn
 
 from helpers.lookup import GAMMA, Lookup, every_transition, fitted, lake
 from helpers.rollouts import candidate_learner, candidate_rollout
+from helpers.training import fit, tiny_config
 from lgym.data import GraphReplayBuffer, ReplayBuffer
 from lgym.envs.maze import START_CELLS, MazeEnv
 from lgym.functional import conservative_penalty
-from lgym.modules import CQL, DQN
+from lgym.modules import CQL, DQN, SAC
 from lgym.modules.target_network import TargetNetwork
 from lgym.modules.transitions import rollout_transitions
 from lgym.policies import CandidatePolicy, GenerationPolicy
@@ -275,3 +276,25 @@ def test_the_penalty_is_the_soft_maximum_less_the_logged_action():
     penalty = conservative_penalty(q, torch.tensor([1, 2]))
     expected = [np.log(np.exp(1) + np.exp(2)) - 2, np.log(3)]
     np.testing.assert_allclose(penalty.numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [DQN, SAC])
+def test_a_logs_own_choices_are_not_taken_for_the_policys(algorithm, monkeypatch):
+    """Of unknown probability, they would count as the likeliest: two rewards of whoever played would stand in
+    what a choice is worth."""
+    module = algorithm()
+    assert module.n_step == 3
+    monkeypatch.setattr(
+        module, "data_setting", lambda name, default: {"logged_episodes": ["a"]}.get(name, default)
+    )
+    assert module.n_step == 1
+
+
+def test_the_target_follows_steps_and_not_minibatches(tmp_path, model_folder, monkeypatch):
+    """Four minibatches make a step."""
+    shares = []
+    monkeypatch.setattr(TargetNetwork, "follow", lambda self, share: shares.append(share))
+    replay = ReplayBuffer(minibatch_size=4, updates_per_rollout=8, learning_starts=1)
+    module = DQN(llm=tiny_config(model_folder), policy=CandidatePolicy(), polyak=0.5)
+    fit(module, tmp_path, data={"replay": replay}, trainer={"accumulate_grad_batches": 4})
+    assert shares == [0.5] * 4
