@@ -72,7 +72,8 @@ class LoggedCollector:
         sums, counts = returns.new_zeros(2, len(self._numbers)).index_add(
             1, prompt_index[0], torch.stack([returns[0], torch.ones_like(returns[0])])
         )
-        prompt_values = sums / counts.clamp(min=1)
+        mean = sums.sum() / counts.sum()  # where nobody acted: 0 would make a cut a good or a bad end
+        prompt_values = torch.where(counts > 0, sums / counts.clamp(min=1), mean)
         lengths = torch.tensor([len(episode.turns) for episode in self.episodes], dtype=torch.float32)
         return Rollout(
             prompts=tuple(self._numbers),

@@ -90,11 +90,12 @@ TWO = [
 
 
 def test_values_are_the_mean_discounted_returns():
+    """At c, where nobody acted, the mean over all turns: with 0 a cut would be taken for an end."""
     rollout = play(logged(TWO, EchoAgent()))
     values = {
         p.observation_text: v for p, v in zip(rollout.prompts, rollout.prompt_values.tolist(), strict=True)
     }
-    assert values == {"a": 3.0, "b": 3.0, "c": 0.0}
+    assert values == {"a": 3.0, "b": 3.0, "c": 3.0}
 
 
 def test_a_log_is_added_to_the_replay_buffer_once():
