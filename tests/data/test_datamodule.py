@@ -148,31 +148,25 @@ def test_demonstrations_of_no_turn_are_refused():
         attach(data, RecordingLearner(sft_rollouts=1)).setup("fit")
 
 
+def imitating(learner, **settings) -> RolloutDataModule:
+    """Set up with one demonstration."""
+    data = RolloutDataModule(
+        env="Echo-v0", agent=EchoAgent(), episodes_per_rollout=8, demonstrations=[GreenWord()], **settings
+    )
+    attach(data, learner).setup("fit")
+    return data
+
+
 def test_passes_of_imitation_are_set_where_replay_is_learned_from():
     """They are as many as `update_epochs` says, whatever the rewards are learned from."""
     learner = RecordingLearner(uses_replay=True, sft_rollouts=1)
-    data = RolloutDataModule(
-        env="Echo-v0",
-        agent=EchoAgent(),
-        update_epochs=6,
-        episodes_per_rollout=8,
-        demonstrations=[GreenWord()],
-    )
-    attach(data, learner).setup("fit")
-    assert data.update_epochs == 6
+    assert imitating(learner, update_epochs=6).update_epochs == 6
 
 
 def test_short_passes_are_refused_where_none_is_of_imitation_alone():
     """The setting would have no effect."""
-    data = RolloutDataModule(
-        env="Echo-v0",
-        agent=EchoAgent(),
-        episodes_per_rollout=8,
-        sft_turns_per_pass=100,
-        demonstrations=[GreenWord()],
-    )
     with pytest.raises(ValueError, match="sft_turns_per_pass is 100, and no rollout .* set sft.rollouts"):
-        attach(data, RecordingLearner(imitation_weight=1.0)).setup("fit")
+        imitating(RecordingLearner(imitation_weight=1.0), sft_turns_per_pass=100)
 
 
 def test_a_replay_buffer_that_nothing_learns_from_is_refused():

@@ -84,11 +84,13 @@ def _time_step(module: LLMLearner, minibatch: Any) -> float:
     sft, module.sft = module.sft, SFTConfig(rollouts=0)
     module.train()
     started = time.perf_counter()
-    with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
-        loss, _ = module.loss(minibatch)
+    try:
+        with torch.enable_grad(), module.trainer.precision_plugin.forward_context():
+            loss, _ = module.loss(minibatch)
+    finally:
+        module.sft = sft
     if loss is not None:
         loss.backward()
-    module.sft = sft
     if module.device.type == "cuda":
         torch.cuda.synchronize(module.device)
     seconds = time.perf_counter() - started

@@ -108,7 +108,7 @@ class DAgger:
         runner = EnvRunner(env, self._prompts)
         runner.reset(episode.reset_seed)
         for turn, reward in zip(episode.turns, episode.rewards, strict=True):
-            if runner.live and env.answer is None:
+            if env.answer is None and runner.live:
                 return
             same = runner.live and (
                 self._remembers or self._prompts.is_asked(runner.prompt, turn.observation_text)
@@ -125,6 +125,8 @@ class DAgger:
                     "were played again",
                 )
             yield replace(turn, response_text=advised.response_text, response_ids=())
+        if env.answer is not None and runner.live:
+            raise _unseeded(env, f"The episode with reset seed {episode.reset_seed} did not end where it had")
 
 
 def _unseeded(env: gymnasium.Env, what_happened: str) -> ConfigError:

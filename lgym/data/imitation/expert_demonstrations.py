@@ -70,19 +70,18 @@ class ExpertDemonstrations:
     def _play(self, env: gymnasium.Env, agent: TextAgent, seed: int) -> tuple[float, list[Demonstration]]:
         advised = AdvisedEnv(env, self.policy)
         turns: list[Demonstration] = []
-        episode_return, done = 0.0, False
+        episode_return = 0.0
         rng = np.random.default_rng(
             np.random.SeedSequence(seed, spawn_key=(1,))
         )  # apart from the environment
         advised.reset(seed=seed)
-        while not done and not (advised.answer is None and turns):
+        while not turns or advised.answer is not None:  # it is None at the end, too
             turn = advised.demonstration(agent)
             noise = self._noise(agent, turn.candidates, rng)
             action = agent.parse(noise or turn.response_text).action
-            _, reward, terminated, truncated, _ = advised.step(action)
+            _, reward, *_ = advised.step(action)
             turns.append(replace(turn, begins=not turns, reward=float(reward), played_text=noise))
             episode_return += float(reward)
-            done = terminated or truncated
         return episode_return, turns
 
     def _noise(self, agent: TextAgent, candidates: Sequence[str], rng: np.random.Generator) -> str:

@@ -48,7 +48,7 @@ class AdvisedEnv(gymnasium.Wrapper):
         """The expert's answer to the last outcome of `reset` or `step`; `None` where it sees no way on, and
         at the end of an episode. Raises `ConfigError` where the expert fails."""
         if not self._asked:
-            self._answer = None if self._over else self._ask()
+            self._answer = self._ask()
             self._asked = True
         return self._answer
 
@@ -69,14 +69,14 @@ class AdvisedEnv(gymnasium.Wrapper):
         self._asked = False
         try:
             getattr(self._policy, method, lambda _: None)(news)
-        except Exception as error:  # noqa: BLE001 (it is raised later)
+        except Exception as error:  # noqa: BLE001 (`_ask` raises it, behind an episode's last turn too)
             self._failure = error
 
     def _ask(self) -> Any:
         try:
             if self._failure is not None:
                 raise self._failure
-            return self._policy.act(self._observation, self._info)
+            return None if self._over else self._policy.act(self._observation, self._info)
         except ConfigError:
             raise
         except Exception as error:

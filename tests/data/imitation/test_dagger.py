@@ -13,7 +13,7 @@ from helpers import echo, tiny
 from helpers.collectors import make_collector
 from helpers.scripted import CandidateScorer, TextSpeaker
 from lgym.agents.experts import Uniform
-from lgym.data import DAgger
+from lgym.data import DAgger, ExpertDemonstrations
 from lgym.data.imitation.best_episodes import FinishedEpisode
 from lgym.data.imitation.demonstrations import Demonstration
 from lgym.data.imitation.sft_sampler import _episodes
@@ -223,6 +223,22 @@ def test_an_expert_that_fails_is_named(method):
         ConfigError, match="The expert Advisor raised KeyError: 'no rule'. That was at the obs"
     ):
         attached(policy=lost).add(episodes(CandidateScorer(), count=2))
+
+
+def failing_at_the_end() -> Advisor:
+    """Is told of two turns, and fails at the third, which is the last."""
+    lost, told = Advisor(), itertools.count(1)
+    lost.played = lambda action: {1: "first", 2: "second"}[next(told)]
+    return lost
+
+
+def test_an_expert_that_fails_in_the_last_turn_is_named_too():
+    """Nobody asks it for an answer there, and its failure was lost."""
+    with pytest.raises(ConfigError, match="The expert Advisor raised KeyError: 3"):
+        attached(policy=failing_at_the_end()).add(episodes(CandidateScorer(), count=1))
+    source = ExpertDemonstrations(failing_at_the_end(), episodes=1)
+    with pytest.raises(ConfigError, match="The expert Advisor raised KeyError: 3"):
+        source.demonstrations(echo.EchoAgent(), THREE_WORDS)
 
 
 def test_a_first_observation_that_is_another_one_is_told_before_anything_is_played():
