@@ -240,6 +240,7 @@ def test_an_evaluation_counts_the_episodes_of_all_processes(monkeypatch):
     """Two processes know the mean after half as many episodes each; they stop together, since each asks for
     the other's returns as often, and one that has no episodes left goes on asking."""
     coins = [float(n % 2) for n in range(1000)]
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
     monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value, value])
     assert evaluation(coins, margin=0.1) == [10] * 5
     asked = []
