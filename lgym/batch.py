@@ -150,8 +150,8 @@ class ResponseBatch:
         return replace(self, prompt_chains=tuple(filter(None, chains)), response_ids=response_ids, **kept)
 
     def thinned(self, size: int, rng: np.random.Generator) -> ResponseBatch:
-        """A random part of about `size` distinct prompts, drawn with probabilities in proportion to their
-        turns, and at most 1.
+        """A random part of about `size` distinct prompts, one chain of them at least, drawn with
+        probabilities in proportion to their turns, and at most 1.
 
         The turns of a prompt that is drawn weigh one over its probability, so that sums over turns keep
         their expectation (Horvitz & Thompson 1952, doi:10.1080/01621459.1952.10483446; drawn systematically,
@@ -163,7 +163,7 @@ class ResponseBatch:
             return self
         turns = torch.bincount(self.prompt_index, minlength=len(self.prompts)).double()
         chain_turns = np.array([float(turns[list(chain)].sum()) for chain in self.prompt_chains])
-        chances = inclusion_probabilities(chain_turns, size * len(self.prompt_chains) / prompts)
+        chances = inclusion_probabilities(chain_turns, max(1.0, size * len(self.prompt_chains) / prompts))
         ends = np.floor(chances.cumsum() + rng.random())
         drawn = np.diff(ends, prepend=0.0) > 0
         weights = torch.zeros(len(self.prompts))

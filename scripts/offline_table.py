@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -51,6 +52,7 @@ class Game:
     gamma: float
     config: Path
     options: tuple[str, ...] = ()
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 BLACKJACK, MAZE = BlackjackAgent(), MazeAgent()
@@ -63,6 +65,7 @@ GAMES = {
         "blackjack/value_greedy",
         1.0,
         Path("configs/blackjack_offline.yaml"),
+        env_kwargs={"sab": False},
     ),
     "maze": Game(
         "lgym/Maze-v0",
@@ -87,7 +90,7 @@ MODELS = {
 def write_log(game: Game, path: Path, episodes: int, log: int) -> None:
     """Write random play as JSON Lines, an episode each."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    env = gymnasium.make(game.env)
+    env = gymnasium.make(game.env, **game.env_kwargs)
     rng = np.random.default_rng(log)
     with path.open("w", encoding="utf-8") as file:
         for seed in range(log * 1_000_000, log * 1_000_000 + episodes):

@@ -102,6 +102,15 @@ def test_prompts_that_extend_each_other_are_drawn_together():
     assert np.mean(drawn) == pytest.approx(0.8, abs=0.1)
 
 
+def test_of_long_chains_one_is_drawn_at_least():
+    """Half a chain was wanted of these, and every other pass was empty."""
+    batch, rng = make_batch(chains=((0, 1), (2, 3))), np.random.default_rng(0)
+    for _ in range(20):
+        part = batch.thinned(1, rng)
+        assert len(part.prompt_chains) == 1
+        assert float(part.turn_weights.sum()) == pytest.approx(10.0)
+
+
 def test_minibatches_and_devices_keep_the_weights():
     """Catches a column that is lost, or left in another order, on the way to the loss."""
     part = make_batch().thinned(2, np.random.default_rng(0)).to("cpu")

@@ -3,7 +3,7 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from reprlib import repr as short
 from typing import Any, TypeAlias
@@ -122,6 +122,7 @@ class MultiDiscreteActions(ActionVocabulary):
         sizes = np.ravel(space.nvec).tolist()
         self._start = np.ravel(space.start).tolist()
         self.count = math.prod(sizes)
+        self._sizes = sizes
         if names is not None:
             _require_part_names(names, sizes, self._space)
         self._names = list(map(_numbers, self._start, sizes) if names is None else map(tuple, names))
@@ -134,7 +135,8 @@ class MultiDiscreteActions(ActionVocabulary):
     def allowed(self, mask: Any) -> list[bool]:
         if isinstance(self._space, MultiBinary):  # 0 and 1 are the only value allowed, and 2 is either
             mask = [(part != 1, part != 0) for part in np.ravel(mask).tolist()]
-        return [all(parts) for parts in product(*mask)]
+        masks = list(_part_masks(mask))
+        return [all(parts) for parts in product(*masks)] if list(map(len, masks)) == self._sizes else []
 
     def parse(self, text: str) -> ParsedAction:
         parts = text.split(",")
@@ -145,6 +147,15 @@ class MultiDiscreteActions(ActionVocabulary):
             )
         action = (np.array(numbers) + self._start).reshape(self._space.shape)
         return ParsedAction(action.astype(self._space.dtype))
+
+
+def _part_masks(mask: Any) -> Iterator[list[bool]]:
+    """The masks of the parts of an action in their order: rows of parts have nested ones."""
+    if all(np.ndim(value) == 0 for value in mask):
+        yield [bool(value) for value in mask]
+    else:
+        for inner in mask:
+            yield from _part_masks(inner)
 
 
 class TextActions(ActionVocabulary):

@@ -1,14 +1,17 @@
 """Agents for Blackjack."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from lgym.agents.base import TextAgent
 from lgym.envs import blackjack
 
-# The words for 0 to 21: most tokenizers have one token for each, and one or more for every digit
+# The words for 0 to 31, the most that a hand goes over with: most tokenizers have one token for each below
+# twenty-one, and one or more for every digit
 NUMBERS = (
     "zero",
     "one",
@@ -31,7 +34,9 @@ NUMBERS = (
     "eighteen",
     "nineteen",
     "twenty",
-    "twenty-one",
+    *(f"twenty-{unit}" for unit in ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")),
+    "thirty",
+    "thirty-one",
 )
 
 
@@ -48,6 +53,13 @@ class BlackjackAgent(TextAgent):
         "stop."
     )
     actions = ("stay", "hit")
+    _pays_naturals = False  # 1.5, which is not solved
+    _sab = True
+
+    def bind(self, env: gymnasium.Env) -> None:
+        """Read the rules for naturals, as `reference_returns` needs them."""
+        self._sab = bool(getattr(env.unwrapped, "sab", False))
+        self._pays_naturals = bool(getattr(env.unwrapped, "natural", False)) and not self._sab
 
     def format_observation(self, observation: blackjack.State) -> str:
         player_sum, dealer_card, usable_ace = (int(part) for part in observation)
@@ -55,13 +67,16 @@ class BlackjackAgent(TextAgent):
         return f"Your hand: {'soft' if usable_ace else 'hard'} {NUMBERS[player_sum]} against {dealer}"
 
     def reference_returns(self) -> dict[str, float]:
-        """Exact expected returns under the environment's default rules (`natural=False, sab=False`)."""
+        """Exact expected returns by the environment's rules; none where a natural pays 1.5."""
+        if self._pays_naturals:
+            return {}
+        value = partial(blackjack.policy_value, sab=self._sab)
         below_17 = np.array([player_sum < 17 for player_sum, _, _ in blackjack.states()], dtype=float)
         return {
-            "random": blackjack.policy_value(np.full_like(below_17, 0.5)),
-            "always stay": blackjack.policy_value(np.zeros_like(below_17)),
-            "hit below 17": blackjack.policy_value(below_17),
-            "optimal": blackjack.policy_value(blackjack.optimal_policy()),
+            "random": value(np.full_like(below_17, 0.5)),
+            "always stay": value(np.zeros_like(below_17)),
+            "hit below 17": value(below_17),
+            "optimal": value(blackjack.optimal_policy()),
         }
 
 

@@ -51,7 +51,7 @@ class Bisection:
 
 
 class BasicStrategy:
-    """The optimal play of `Blackjack-v1` with its default rules."""
+    """The optimal play of `Blackjack-v1`, with `sab` and without."""
 
     def __init__(self) -> None:
         self._action = dict(zip(blackjack.states(), blackjack.optimal_policy().tolist(), strict=True))
@@ -64,8 +64,8 @@ class BasicStrategy:
 class DealersRule:
     """The dealer's own play of `Blackjack-v1`, hit below 17, except for a fraction of random actions.
 
-    Undisturbed it is worth -0.079 a hand. Disturbed, it shows that hands differ without showing how to play
-    them.
+    Undisturbed it is worth -0.079 a hand without `sab`. Disturbed, it shows that hands differ without showing
+    how to play them.
 
     Args:
         noise: the fraction of actions that are drawn, 0 to 1.

@@ -158,7 +158,9 @@ class GeneralAgent(TextAgent):
         return sorted({str(command).strip() for command in info[self.commands]})
 
     def parse(self, text: str) -> ParsedAction:
-        if text in self.actions:  # a candidate, of which the pattern may find a part
+        takes_texts = self._require_bound().vocabulary.count is None
+        # A candidate, of which the pattern may find a part; or a text for the game, which may be of JSON
+        if text in self.actions or (takes_texts and not self.pattern):
             return self.extract_action(text)
         return read_action(
             text, partial(self._parse_part, whole=text), json_key=self.json_key, pattern=self.pattern

@@ -19,7 +19,7 @@ class GuessNumberAgent(TextAgent):
             that the model has to remember its guesses (`data.history: full`).
     """
 
-    pattern = r"-?\d+"
+    pattern = r"-?\d{1,3}(?:,\d{3})+(?!\d)|-?\d+"
     penalty = -0.1
 
     def __init__(self, show_bounds: bool = True) -> None:
@@ -46,7 +46,7 @@ class GuessNumberAgent(TextAgent):
     def extract_action(self, text: str) -> ParsedAction:
         """Take a number of the range."""
         try:
-            number = int(text)
+            number = int(text.replace(",", ""))
         except ValueError:
             return ParsedAction.failure(f"{text[:100]!r} is no number")
         if self._env.lowest <= number <= self._env.highest:

@@ -44,8 +44,7 @@ class KnownSpace:
     answer_format: str = ""
 
     def with_actions_of(self, space: gymnasium.Space[Any]) -> "KnownSpace":
-        """The words of a member of a family that may have fewer actions: the first ones. None for one that
-        has more."""
+        """The words of a family's member: the first actions where it has fewer, none where it has more."""
         if self.actions is None or not isinstance(space, gymnasium.spaces.Discrete):
             return self
         actions = self.actions[: int(space.n)]
@@ -281,10 +280,10 @@ _KNOWN = {
     ),
 }
 
-_TEXT_GAME = "You play a game by text. Its messages tell the rules and how to answer."
-
 _FAMILIES = {
-    "lgym.envs.text_env:TextEnv": KnownSpace(_TEXT_GAME),
+    "lgym.envs.text_env:TextEnv": KnownSpace(
+        "You play a game by text. Its messages tell the rules and how to answer."
+    ),
     "lgym.envs.textworld:TextWorldEnv": KnownSpace(
         "You play a text adventure. Do the steps of the goal in their order.",
         answer_format="Answer with one command.",
@@ -298,3 +297,4 @@ _FAMILIES = {
         {"mission": mission_text, "direction": direction_text, "image": view_text},
     ),
 }
+_FAMILIES["lgym.envs.babyai:BabyAIEnv"] = _FAMILIES["minigrid.minigrid_env:MiniGridEnv"]

@@ -11,6 +11,8 @@ from lgym.types import ConfigError
 
 SECTORS = tuple(f"{degrees} degrees" for degrees in (0, 45, 90, 135, 180, -135, -90, -45))
 
+UNBOUNDED = 1e6  # a range beyond it bounds nothing that is played
+
 FINER = 3.0  # the ratio of one size to the next smaller one
 
 _DIRECTIONS = (
@@ -56,13 +58,14 @@ def default_words(name: str) -> tuple[str, ...]:
 
 
 def number_limits(count: int, low: float, high: float, scale: float | None) -> list[float] | None:
-    """The numbers where one of `count` words ends and the next begins; `None` where there is no scale.
+    """The numbers where one of `count` words ends and the next begins; `None` where there is no scale, nor a
+    range up to `UNBOUNDED`.
 
     Around zero each size begins at `FINER` times the one before, the last at the scale, by default half of
     the larger bound. Numbers of one sign, without a scale, are divided evenly between their bounds.
     """
     if scale is None:
-        if not (math.isfinite(low) and math.isfinite(high)):
+        if not high - low <= UNBOUNDED:
             return None
         if low >= 0 or high <= 0:
             return [low + (high - low) * number / count for number in range(1, count)]

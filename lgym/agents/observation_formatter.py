@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from lgym.agents.number_words import (
     SECTORS,
+    UNBOUNDED,
     default_words,
     number_limits,
     number_text,
@@ -71,6 +72,7 @@ class ObservationFormatter:
             for name in ("names", "units", "decimals", "resolution", "words", "scale")
         }
         parts = list(self._space_parts(space, "", lambda observation: observation))
+        parts = [part for part in parts if self._selection.shows(part.label)]
         self._selection.require_known()
         for setting in self._settings.values():
             setting.require_known()
@@ -120,7 +122,7 @@ class ObservationFormatter:
         self, label: str, parts: Mapping[str, tuple[Any, gymnasium.Space[Any]]], get: Getter
     ) -> Iterator[_Part]:
         for name, (key, space) in parts.items():
-            yield from self._space_parts(space, _join(label, name), partial(_item, get, key))
+            yield from self._space_parts(space, self._inner(label, name), partial(_item, get, key))
 
     def _array_parts(self, space: Arrays, label: str, get: Getter) -> Iterator[_Part]:
         shape = tuple(space.shape or ())
@@ -134,9 +136,9 @@ class ObservationFormatter:
             yield from self._vector_parts(space, {label: 0}, {}, get)
         else:
             names = self._names(label, size)
-            indices = {_join(label, name): index for index, name in enumerate(names)}
+            indices = {self._inner(label, name): index for index, name in enumerate(names)}
             angles = {
-                _join(label, name[4:]): (index, names.index(f"sin {name[4:]}"))
+                self._inner(label, name[4:]): (index, names.index(f"sin {name[4:]}"))
                 for index, name in enumerate(names)
                 if name.startswith("cos ") and f"sin {name[4:]}" in names
             }
@@ -156,8 +158,7 @@ class ObservationFormatter:
                 part = self._number(space, label, index, get)
             else:
                 continue
-            if self._selection.shows(part.label):
-                yield part
+            yield part
 
     def _angle(self, label: str, pair: tuple[int, int], get: Getter) -> _Part:
         words = self._settings["words"].get(label)
@@ -208,6 +209,11 @@ class ObservationFormatter:
             return number_text(None if step is None else 0, step)
         return number_text(self._settings["decimals"].get(label, default if step is None else None), step)
 
+    def _inner(self, label: str, name: str) -> str:
+        inner = f"{label} {name}".strip()
+        self._selection.put(inner, inside=label)
+        return inner
+
     def _names(self, label: str, count: int) -> Sequence[str]:
         names: Sequence[str] = self._settings["names"].get(label, [str(number) for number in range(count)])
         if len(names) != count or len(set(names)) < count:
@@ -226,7 +232,9 @@ def box_decimals(space: Box) -> list[int | None]:
     if not np.issubdtype(space.dtype, np.floating):
         return [None] * math.prod(space.shape)
     spans = np.ravel(space.high).astype(float) - np.ravel(space.low).astype(float)
-    return [max(0, 2 - math.floor(math.log10(span))) if 0 < span <= 1e6 else 2 for span in spans.tolist()]
+    return [
+        max(0, 2 - math.floor(math.log10(span))) if 0 < span <= UNBOUNDED else 2 for span in spans.tolist()
+    ]
 
 
 def _item(get: Getter, key: Any, observation: Any) -> Any:
@@ -237,10 +245,6 @@ def _format_rows(array: Any, texts: Sequence[Callable[[float], str]]) -> str:
     """Rows of numbers, each by the text of its place."""
     rows, text = np.asarray(array).tolist(), iter(texts)
     return "\n".join(" ".join(next(text)(number) for number in row) for row in rows)
-
-
-def _join(label: str, name: str) -> str:
-    return f"{label} {name}".strip()
 
 
 def _labeled(label: str, text: str) -> str:

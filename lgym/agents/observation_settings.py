@@ -96,17 +96,26 @@ class Selection:
     def __init__(self, settings: ObservationSettings) -> None:
         self._parts, self._drop = settings.parts, settings.drop or ()
         self._labels: dict[str, None] = {}
+        self._inside: dict[str, str] = {}
+
+    def put(self, label: str, *, inside: str) -> None:
+        """Say what a part lies in: "arm speed" may be the speed of an arm, or stand beside one."""
+        if label != inside:
+            self._inside[label] = inside
 
     def shows(self, label: str, *, whole: bool = True) -> bool:
         """True if a part is shown; unless `whole`, if anything in it is."""
         self._labels[label] = None
         if self._parts is None:
-            return not any(_within(label, other) for other in self._drop)
-        return any(_within(label, part) or (not whole and _within(part, label)) for part in self._parts)
+            return not any(self._within(label, other) for other in self._drop)
+        return any(
+            self._within(label, part) or (not whole and part.startswith(f"{label} ".lstrip()))
+            for part in self._parts
+        )
 
     def rank(self, label: str) -> int:
         """The place of a part that is shown."""
-        return next((i for i, part in enumerate(self._parts or ()) if _within(label, part)), 0)
+        return next((i for i, part in enumerate(self._parts or ()) if self._within(label, part)), 0)
 
     def require_known(self) -> None:
         """Raise `ValueError` for a label that no part has, and if nothing is left to show."""
@@ -116,6 +125,7 @@ class Selection:
             if given not in self._labels:
                 raise ConfigError(f"{setting} has {given!r}; the parts of the observation are: {labels}.")
 
-
-def _within(label: str, other: str) -> bool:
-    return label == other or other == "" or label.startswith(f"{other} ")
+    def _within(self, label: str, other: str) -> bool:
+        while label and label != other:
+            label = self._inside.get(label, "")
+        return label == other

@@ -7,6 +7,7 @@ from lgym.callbacks.collapse_guard import CollapseGuard
 from lgym.callbacks.disk import DiskGuard
 from lgym.callbacks.early_stopping import StopOnReturnThreshold
 from lgym.callbacks.episode_logger import EpisodeLogger, TranscriptWriter
+from lgym.callbacks.last_checkpoint import LastCheckpoint
 from lgym.callbacks.maze_strategy import MazeStrategy
 from lgym.callbacks.phase_profiler import PhaseProfiler
 from lgym.callbacks.progress import RolloutProgress
@@ -25,6 +26,7 @@ __all__ = [
     "DiskGuard",
     "EpisodeLogger",
     "GracefulShutdown",
+    "LastCheckpoint",
     "MazeStrategy",
     "PhaseProfiler",
     "Provenance",

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint
 
 from lgym import distributed
 from lgym.callbacks.collapse_guard import CollapseGuard
+from lgym.callbacks.last_checkpoint import CHECKPOINTS, last_checkpoint
 from lgym.types import ConfigError
 
-CHECKPOINTS = "checkpoints"
-LAST, BEST = "last.ckpt", "best.ckpt"
+BEST = "best.ckpt"
 MONITORS = ("val_sampled/return_mean", "val_greedy/return_mean")
 
 
@@ -20,7 +20,8 @@ class BestCheckpoint(Checkpoint):
     """Keeps the checkpoint whose evaluation had the highest return as `checkpoints/best.ckpt`.
 
     It is a whole one, so that a run can also go on from it. A checkpoint is written at the end of the
-    evaluated rollout; where an evaluation comes after a run's last rollout, `last.ckpt` is the best.
+    evaluated rollout; where an evaluation comes after a run's last rollout, `last.ckpt` is the best. A run
+    that goes on in another folder, where that file is not, has its best evaluation anew.
 
     Args:
         monitor: metric of evaluations; by default the mean return sampled, or greedy where that is absent.
@@ -32,11 +33,13 @@ class BestCheckpoint(Checkpoint):
         self.score: float | None = None
         self.rollouts = 0  # after which it was reached
         self.path = ""
+        self._is_kept = False  # from an earlier session of the run
         self._candidate: dict[str, Any] | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process has to ask
         self.path = str(folder / CHECKPOINTS / BEST)
+        self._is_kept = trainer.strategy.broadcast(Path(self.path).is_file())
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
@@ -65,11 +68,17 @@ class BestCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.path, weights_only=False)  # unset, Lightning says so
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes the last checkpoint, where the run was evaluated after it: now it may be in mid-rollout."""
+        """Takes the last checkpoint, where the run was evaluated after it: now it may be in mid-rollout.
+
+        That checkpoint has other weights where a session went on from an older one and had no rollout of its
+        own.
+        """
         last = last_checkpoint(trainer)
-        if self._accept() and last and distributed.rank() == 0:
-            checkpoint_io = trainer.strategy.checkpoint_io
-            checkpoint = checkpoint_io.load_checkpoint(last)
+        if self._candidate is None or not last or distributed.rank() != 0:
+            return
+        checkpoint_io = trainer.strategy.checkpoint_io
+        checkpoint = checkpoint_io.load_checkpoint(last)
+        if checkpoint["global_step"] == trainer.global_step and self._accept():
             checkpoint["callbacks"][self.state_key] = self.state_dict()
             for path in (self.path, last):
                 checkpoint_io.save_checkpoint(checkpoint, path)
@@ -84,13 +93,8 @@ class BestCheckpoint(Checkpoint):
         return {"monitor": self.monitor, "score": self.score, "rollouts": self.rollouts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        vars(self).update(state_dict)
-
-
-def last_checkpoint(trainer: L.Trainer) -> str:
-    """Path of the checkpoint of the last whole rollout; empty before there is one."""
-    checkpoints = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-    return next((c.last_model_path or c.best_model_path for c in checkpoints), "")
+        if self._is_kept:
+            vars(self).update(state_dict)
 
 
 def rollouts_done(trainer: L.Trainer) -> int:

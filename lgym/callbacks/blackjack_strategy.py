@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import gymnasium
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -27,10 +28,13 @@ class BlackjackStrategy(ExactEvaluation):
 
     def check_env(self, data: RolloutDataModule) -> None:
         env_kwargs = data.env_kwargs or {}
-        if not data.env.startswith("Blackjack") or env_kwargs.get("natural") or env_kwargs.get("sab"):
+        is_known = data.env.startswith("Blackjack")
+        rules = (gymnasium.spec(data.env).kwargs if is_known else {}) | env_kwargs
+        self._sab = bool(rules.get("sab"))
+        if not is_known or (rules.get("natural") and not self._sab):
             raise ConfigError(
-                "BlackjackStrategy knows Blackjack-v1 under its default rules, and the environment is "
-                f"{data.env} with {env_kwargs}. Take the callback out of trainer.callbacks."
+                "BlackjackStrategy knows Blackjack-v1 where a natural does not pay 1.5, and the environment "
+                f"is {data.env} with {env_kwargs}. Take the callback out of trainer.callbacks."
             )
 
     def observations(self) -> list[blackjack.State]:
@@ -40,8 +44,8 @@ class BlackjackStrategy(ExactEvaluation):
         hit = probabilities[:, blackjack.HIT]
         greedy = hit > 0.5
         return {
-            "blackjack/value_sampled": blackjack.policy_value(hit),
-            "blackjack/value_greedy": blackjack.policy_value(greedy.astype(float)),
+            "blackjack/value_sampled": blackjack.policy_value(hit, sab=self._sab),
+            "blackjack/value_greedy": blackjack.policy_value(greedy.astype(float), sab=self._sab),
             "blackjack/agreement": blackjack.agreement(greedy),
         }
 

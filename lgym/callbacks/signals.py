@@ -26,6 +26,10 @@ class GracefulShutdown(L.Callback):
     """
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.handle_signals(trainer)
+
+    def handle_signals(self, trainer: L.Trainer) -> None:
+        """Take the place of Lightning's handlers; the command line does so before anything is played."""
         if threading.current_thread() is not threading.main_thread():
             return  # Python receives signals there alone
         signal.signal(signal.SIGTERM, _interrupt)  # Lightning puts back afterwards what was there before

@@ -12,8 +12,9 @@ from typing import Any
 
 import lightning as L
 
-from lgym.callbacks.best_checkpoint import BestCheckpoint, last_checkpoint, rollouts_done
+from lgym.callbacks.best_checkpoint import BestCheckpoint, rollouts_done
 from lgym.callbacks.collapse_guard import CollapseGuard
+from lgym.callbacks.last_checkpoint import last_checkpoint
 from lgym.callbacks.time_limit import TimeLimit
 from lgym.data import RolloutDataModule
 from lgym.modules.evaluation import MODES
@@ -91,7 +92,8 @@ class RunSummary(L.Callback):
                     "The collapse guard went back to other weights after the last evaluation: "
                     "`lgym validate` evaluates them."
                 )
-            say(results_table(trainer, "val", self.before))
+            if trainer.global_step > 0:  # else the evaluation at the start has said it
+                say(results_table(trainer, "val", self.before))
         for limit in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(limit, TimeLimit) and limit.is_over:
                 say(f"Ended by trainer.max_time ({limit.duration}), which a run that goes on has anew.")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import set_parsing_settings
+from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
 
@@ -22,6 +22,7 @@ from lgym.callbacks import (
     DiskGuard,
     EpisodeLogger,
     GracefulShutdown,
+    LastCheckpoint,
     Provenance,
     RolloutNotes,
     RolloutProgress,
@@ -31,13 +32,14 @@ from lgym.callbacks import (
     TranscriptWriter,
     follow_first_process,
 )
+from lgym.callbacks.last_checkpoint import save_between_rollouts
 from lgym.callbacks.provenance import RUN_FILE
 from lgym.cli.checkpoint_io import AtomicCheckpointIO
 from lgym.cli.errors import errors_as_messages
 from lgym.cli.help_texts import DESCRIPTION, describe_options
 from lgym.cli.new import changed
 from lgym.cli.report import REPORT, write_report
-from lgym.cli.runs import CHECKPOINTS, find_checkpoint, run_of
+from lgym.cli.runs import find_checkpoint, new_run, run_of
 from lgym.cli.trainer import FinalEvaluation, LgymTrainer
 from lgym.cli.words import written_out
 from lgym.cli.yaml_keys import refuse_duplicate_keys
@@ -94,6 +96,15 @@ def warn_of_slow_bf16(precision: Any, accelerator: Any) -> None:
         )
 
 
+class RunConfig(SaveConfigCallback):
+    """Saves a run's settings without the checkpoint that it went on from: by them a new run begins."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, **options: Any) -> None:
+        config = config.clone()
+        config.ckpt_path = None
+        super().__init__(parser, config, **options)
+
+
 class LgymCLI(LightningCLI):
     """LightningCLI with a module by class_path, lgym's callbacks, and one folder per run, in which resuming
     goes on."""
@@ -112,6 +123,7 @@ class LgymCLI(LightningCLI):
             subclass_mode_model=True,
             seed_everything_default=0,
             trainer_defaults=TRAINER_DEFAULTS,
+            save_config_callback=RunConfig,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
             parser_kwargs={
@@ -161,10 +173,12 @@ class LgymCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        llm = config.model.get("init_args", {}).get("llm")
-        # a module of one's own may have no llm, and what `new` writes is for any machine
-        if config.trainer.precision is None and llm is not None and self.subcommand != "new":
-            config.trainer.precision = default_precision(llm, config.trainer.accelerator)
+        llm = config.model.get("init_args", {}).get("llm")  # which a module of one's own may not have
+        if self.subcommand != "new":  # what it writes is for any machine
+            folder = os.path.expandvars(config.trainer.default_root_dir or ".")
+            config.trainer.default_root_dir = os.path.expanduser(folder)
+            if config.trainer.precision is None and llm is not None:
+                config.trainer.precision = default_precision(llm, config.trainer.accelerator)
         warn_of_slow_bf16(config.trainer.precision, config.trainer.accelerator)
         self.run_version: str | None = None
         if config.get("ckpt_path"):
@@ -179,16 +193,23 @@ class LgymCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self._get(self.config_init, "trainer")
+        folder = None
         plugins = _as_list(config.get("plugins"))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
         if self.subcommand in READ_ONLY_SWITCHES:
             kwargs |= READ_ONLY_TRAINER
-        elif config.get("logger") in (None, True):
+        else:
             root = Path(config["default_root_dir"])
-            kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=self.run_version)
+            version = self.run_version or new_run(root)
+            folder = root / version
+            if config.get("logger") in (None, True):
+                kwargs["logger"] = TensorBoardLogger(root.parent, name=root.name, version=version)
         hardware = {name: kwargs.get(name, config[name]) for name in ("accelerator", "devices", "num_nodes")}
-        return super().instantiate_trainer(**kwargs | available_accelerator(**hardware))
+        trainer = super().instantiate_trainer(**kwargs | available_accelerator(**hardware))
+        assert isinstance(trainer, LgymTrainer)
+        trainer.run_folder = folder
+        return trainer
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Adds lgym's own callbacks, each unless the configuration already has one of its kind."""
@@ -208,31 +229,22 @@ class LgymCLI(LightningCLI):
             RolloutNotes(),
         ]
         given = _as_list(config.get("callbacks"))
+        save_between_rollouts(given)
         if config.get("max_time") is not None and not any(isinstance(callback, Timer) for callback in given):
             ours.append(TimeLimit(config["max_time"]))
             config = {**config, "max_time": None}
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
         if config.get("enable_checkpointing") is not False:
-            folders = [logger.log_dir for logger in _as_list(config.get("logger"))]
-            run = next(filter(None, folders), config["default_root_dir"])
-            ours += [
-                BestCheckpoint(),  # before the last one, which then knows of it
-                ModelCheckpoint(
-                    dirpath=Path(run) / CHECKPOINTS,
-                    filename="last",
-                    save_on_train_epoch_end=True,
-                    enable_version_counter=False,
-                ),
-            ]
+            ours += [BestCheckpoint(), LastCheckpoint()]  # the last one then knows of the best
         kinds = {type(callback) for callback in given}
         return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
 
     def after_fit(self) -> None:
         """Writes the run's report. Ends with status 1 where a guard ended the run."""
-        logger = self.trainer.logger
-        run = Path(logger.log_dir) if isinstance(logger, TensorBoardLogger) else None
-        if self.trainer.is_global_zero and run is not None and (run / RUN_FILE).exists():
+        logger, run = self.trainer.logger, self.trainer.run_folder
+        has_events = isinstance(logger, TensorBoardLogger) and Path(logger.log_dir) == run
+        if self.trainer.is_global_zero and run is not None and has_events and (run / RUN_FILE).exists():
             write_report([run], run / REPORT)
             say(f"Report, to open in a browser: {run / REPORT}")
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]

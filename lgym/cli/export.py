@@ -54,6 +54,7 @@ class Export:
         base: the model that was trained.
         kind: a key of `GGUF_TYPES`.
         out: the folder to write into.
+        loading: `revision` and `trust_remote_code` of the base, as `load_merged` takes them.
     """
 
     folder: Path
@@ -62,12 +63,13 @@ class Export:
     base: str
     kind: str
     out: Path
+    loading: Mapping[str, Any]
 
     @cached_property
     def merged(self) -> tuple[Any, Any]:
         """The model with its adapter in the weights, and the tokenizer."""
         say(f"Adding the adapter to {self.base} ...")
-        return load_merged(self.base, self.adapter)
+        return load_merged(self.base, self.adapter, **self.loading)
 
     @property
     def gguf(self) -> Path:
@@ -161,7 +163,7 @@ def find(run: Path, base: str | None, kind: str, out: Path | None, place: str = 
 
     Args:
         run: the folder, or the agent's name.
-        base: the model that was trained; `None` takes what the run says.
+        base: the model that was trained; `None` takes what the run says, in the revision that it says.
         kind: a key of `GGUF_TYPES`.
         out: the folder to write into; `None` takes one of the run's, or one below `runs`.
         place: the name of that.
@@ -177,13 +179,16 @@ def find(run: Path, base: str | None, kind: str, out: Path | None, place: str = 
             f"end, or an agent that comes with lgym ({', '.join(names())})."
         )
     folder = adapter.parent if adapter.name == "adapter" else adapter
+    loading: dict[str, Any] = {}
     if base is None and (folder / "config.yaml").exists():
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        base = config["model"]["init_args"]["llm"]["model"]
+        llm = config["model"]["init_args"]["llm"]
+        base = llm["model"]
+        loading = {name: llm[name] for name in ("revision", "trust_remote_code") if name in llm}
     if base is None:
         raise ConfigError(f"{folder} has no config.yaml that names the base model: give it by --base.")
     default = Path("runs") / place / run if packed else folder / place
-    return Export(folder, adapter, read_run(folder), base, kind, out or default)
+    return Export(folder, adapter, read_run(folder), base, kind, out or default, loading)
 
 
 def main(words: Sequence[str]) -> None:

@@ -100,6 +100,7 @@ def write_new(
         f"#   lgym fit --config {path}      trains",
         *yaml_lines(settings, COMMENTS | reasons),
     ]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     say(f"Written: {path}\nNext: lgym check --config {path}, then lgym fit --config {path}")
 

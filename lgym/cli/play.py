@@ -113,7 +113,8 @@ def play_yourself(data: RolloutDataModule, options: PlayOptions) -> None:
             observation, reward, terminated, truncated, info = env.step(action)
             say(f"  reward {float(reward):+g}")
             yield float(reward), terminated
-        say("\n" + escape_control_chars(agent.format_observation(observation)))
+        if not terminated:  # in training no agent words what is behind the end
+            say("\n" + escape_control_chars(agent.format_observation(observation)))
 
     play_episodes(renderer, options, play_episode)
 

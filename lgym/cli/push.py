@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--type", choices=list(GGUF_TYPES), default="q8_0", help="of a GGUF's matrices: q8_0")
     parser.add_argument("--base", help="the model that was trained, if it lies elsewhere now")
     parser.add_argument(
-        "--out", type=Path, help="the folder that is uploaded; by default RUN/push, or runs/push/AGENT"
+        "--out",
+        type=Path,
+        help="the folder to write into; by default RUN/push, or runs/push/AGENT, which is emptied before",
     )
     parser.add_argument("--private", action="store_true", help="make a new repository a private one")
     parser.add_argument("--dry-run", action="store_true", help="write the folder and upload nothing")
@@ -50,8 +52,8 @@ def parser() -> argparse.ArgumentParser:
 def gather(exported: export.Export, formats: Sequence[str]) -> None:
     """Writes what is uploaded into the export's folder."""
     folder = exported.out
-    if not formats:
-        shutil.copytree(exported.adapter, folder, dirs_exist_ok=True)
+    if not formats:  # copies have the time of now
+        shutil.copytree(exported.adapter, folder, dirs_exist_ok=True, copy_function=shutil.copy)
     folder.mkdir(parents=True, exist_ok=True)
     for name in dict.fromkeys(formats):
         export.FORMATS[name](exported)
@@ -63,6 +65,12 @@ def gather(exported: export.Export, formats: Sequence[str]) -> None:
             settings = without_folders(yaml.safe_load((exported.folder / name).read_text(encoding="utf-8")))
             text = yaml.safe_dump(settings) if name.endswith(".yaml") else json.dumps(settings, indent=1)
             (folder / name).write_text(text, encoding="utf-8")
+
+
+def written(folder: Path) -> dict[str, int]:
+    """The files in a folder, by their names in it, with the times at which they were written."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_mtime_ns for path in files}
 
 
 def without_folders(value: Any) -> Any:
@@ -85,8 +93,11 @@ def main(words: Sequence[str]) -> None:
     arguments = parser().parse_args(words)
     exported = export.find(arguments.run, arguments.base, arguments.type, arguments.out, "push")
     folder = exported.out
+    if arguments.out is None:
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier push
+    earlier = written(folder)
     gather(exported, arguments.formats)
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    names = sorted(name for name, time in written(folder).items() if time != earlier.get(name))
     say(f"{folder}: {', '.join(names)}")
     if arguments.dry_run:
         say("Nothing was uploaded (--dry-run).")
@@ -95,7 +106,10 @@ def main(words: Sequence[str]) -> None:
     try:
         api.create_repo(arguments.repo, private=arguments.private or None, exist_ok=True)
         said = api.upload_folder(
-            repo_id=arguments.repo, folder_path=folder, commit_message="An agent trained with lgym"
+            repo_id=arguments.repo,
+            folder_path=folder,
+            allow_patterns=names,
+            commit_message="An agent trained with lgym",
         )
     except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ConfigError(

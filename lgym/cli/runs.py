@@ -4,7 +4,8 @@
 import re
 from pathlib import Path
 
-from lgym.callbacks.best_checkpoint import BEST, CHECKPOINTS, LAST
+from lgym.callbacks.best_checkpoint import BEST
+from lgym.callbacks.last_checkpoint import CHECKPOINTS, LAST
 from lgym.callbacks.provenance import RUN_FILE
 from lgym.types import ConfigError
 
@@ -31,7 +32,7 @@ def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
             f"{root}, `auto` for that if there is one, or `best` for that of the best evaluation."
         )
     name, event = (BEST, "evaluation") if ckpt_path == "best" else (LAST, "rollout")
-    files = [*root.glob(f"version_*/{CHECKPOINTS}/{name}"), *root.glob(f"{CHECKPOINTS}/{name}")]
+    files = list(root.glob(f"version_*/{CHECKPOINTS}/{name}"))
     if not files and ckpt_path != "auto":
         raise ConfigError(
             f"--ckpt_path {ckpt_path}: there is no checkpoint under {root} yet (looked for "
@@ -45,6 +46,12 @@ def newest_run(root: Path) -> Path | None:
     """The folder of the newest run of `fit` under `root`; `None` where there is none."""
     folders = (file.parent for file in root.glob(f"version_*/{RUN_FILE}"))
     return max(folders, key=lambda run: run.stat().st_mtime, default=None)
+
+
+def new_run(root: Path) -> str:
+    """The name of a new run's folder under `root`: the number behind the highest."""
+    numbers = [folder.name.removeprefix("version_") for folder in root.glob("version_*")]
+    return f"version_{1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)}"
 
 
 def run_of(checkpoint: Path, root: Path) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.fit_loop import _FitLoop
 
-from lgym.callbacks import PhaseProfiler
+from lgym.callbacks import GracefulShutdown, PhaseProfiler
 from lgym.callbacks.provenance import was_finished
 from lgym.callbacks.time_limit import PlayingStopped
 from lgym.cli.check import Checkup
@@ -42,6 +42,12 @@ class RolloutLoop(_FitLoop):
                 self.on_run_end()
             return
         try:
+            self.setup_data()  # which plays the session's first rollout
+        except PlayingStopped:
+            self.on_run_start()
+            self.on_run_end()
+            return
+        try:
             super().run()
         except PlayingStopped:
             self.on_run_end()
@@ -63,13 +69,20 @@ class LgymTrainer(Trainer):
         )
         self.fit_loop.epoch_loop = loop.epoch_loop  # which knows max_steps
         self.given: dict[str, Any] = {}  # settings of the command line that are no defaults, nested
+        self.run_folder: Path | None = None
 
     __init__.__signature__ = inspect.signature(Trainer.__init__)  # type: ignore[attr-defined]
 
     @property
     def log_dir(self) -> str | None:
-        """The run's folder; `default_root_dir` where its logger has none, as MLflow's with a database."""
-        return super().log_dir or self.default_root_dir
+        """The run's folder, whatever its logger; `default_root_dir` of a subcommand that has none."""
+        return self.strategy.broadcast(str(self.run_folder or self.default_root_dir))
+
+    def _run_stage(self) -> Any:
+        for callback in self.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, GracefulShutdown):
+                callback.handle_signals(self)
+        return super()._run_stage()
 
     def check(
         self,

@@ -114,7 +114,7 @@ class RolloutConfig:
     random play decides the size of a rollout, and nearly all of its returns are the same."""
 
     log_episodes_per_rollout: int = 4
-    """Episodes of a rollout whose text goes to TensorBoard."""
+    """Episodes that end in a rollout whose text goes to TensorBoard, of as many environments."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ from lgym import distributed
 from lgym.data import validation
 from lgym.data.dataset import EvaluationDataset, RolloutDataset, loader, statistics, transcripts
 from lgym.data.imitation.demonstrations import Demonstration
-from lgym.data.imitation.sft_sampler import SFTSampler, load_demonstrations
+from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.logged.collector import LoggedCollector
 from lgym.data.logged.episodes import LoggedEpisode, read_episodes
 from lgym.data.logged.play import LoggedPlay
@@ -47,7 +47,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         self._dataset: RolloutDataset | None = None
         self._rollouts_before = 0
         self._restored: dict[str, Any] | None = None
-        self._demonstrated: list[Demonstration] = []
+        self._demonstrated: list[Demonstration] | None = []  # `None` where they are to be read anew
         self.logged: list[LoggedEpisode] = []  # in place of play
         self._builders: dict[int, PromptBuilder] = {}  # by the agent's identity
 
@@ -74,9 +74,7 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             validation.require_imitation(given, self.learner, self.sft_turns_per_pass)
             if self.dagger is not None:
                 self.dagger.try_out(self.agent, self.env_maker("fit"), first_reset_seed(self.seed, "fit"))
-            self._demonstrated = load_demonstrations(
-                self.demonstrations or (), self.agent, self.env_maker("demonstrate")
-            )
+            self._demonstrated = self.read_demonstrations()
 
     def make_collector(self, stage: str, kept_transcripts: int = 0) -> Collector:
         """The environments of a stage, with their reset seeds, in this process of the run."""
@@ -109,6 +107,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         return MemoryPrompt(self.agents[stage], self.working_memory, self.episodic_memory)
 
     def _sft_sampler(self) -> SFTSampler | None:
+        if self._demonstrated is None:
+            self._demonstrated = self.read_demonstrations()
         if not self._demonstrated and not self.episode_buffers:
             return None
         policy = self.learner.policy
@@ -219,7 +219,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore memories, which evaluation reads too; the rest when training needs it."""
         self._restored = state_dict or None
-        self.load_measured_state(state_dict.get("measured", {}))
+        if self.load_measured_state(state_dict.get("measured", {})):
+            self._demonstrated = None
         self._provide_replay()
         for name, memory in self._memories().items():
             if name in state_dict:
@@ -230,11 +231,8 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
             self.replay = ReplayBuffer()
 
     def _memories(self) -> dict[str, Any]:
-        memories = {
-            **self.episode_buffers,
-            "episodic_memory": self.episodic_memory,
-            "exploration_bonus": self.exploration_bonus,
-        }
+        others = {"episodic_memory": self.episodic_memory, "exploration_bonus": self.exploration_bonus}
+        memories = {**self.episode_buffers, **others}
         return {name: memory for name, memory in memories.items() if memory is not None}
 
     def teardown(self, stage: str) -> None:

@@ -45,6 +45,9 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 LEARNERS = {*DISCOUNTS, "demonstrations", "replay"}
 """Settings that count where the learner leaves them open."""
 
+DEMONSTRATED = {"demonstrations", "frame_skip", "max_episode_steps", "resolution"}
+"""Settings that show in demonstrations."""
+
 MEASURED_TURNS, MEASURED_EPISODES, MEASURED_SECONDS = 4096, 40, 10.0
 """Random play that decides, and the time after which less has to do."""
 

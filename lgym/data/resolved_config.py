@@ -12,8 +12,9 @@ from lgym import distributed
 from lgym.agents import GeneralAgent, TextAgent
 from lgym.data import validation
 from lgym.data.data_config import DataConfig
-from lgym.data.imitation.demonstrations import DemonstrationSource
-from lgym.data.measuring import DEFAULTS, LEARNERS, OBJECTS, measured_settings
+from lgym.data.imitation.demonstrations import Demonstration, DemonstrationSource
+from lgym.data.imitation.sft_sampler import load_demonstrations
+from lgym.data.measuring import DEFAULTS, DEMONSTRATED, LEARNERS, OBJECTS, measured_settings
 from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.rollout.exploration_bonus import ExplorationBonus
 from lgym.data.sizing import Choice, default_envs
@@ -91,6 +92,10 @@ class ResolvedConfig(DataConfig):
         """An environment as a stage plays it."""
         return self.env_maker(stage)()
 
+    def read_demonstrations(self) -> list[Demonstration]:
+        """The turns of `demonstrations`, in the agent's words and of the environment as they are set now."""
+        return load_demonstrations(self.demonstrations or (), self.agent, self.env_maker("demonstrate"))
+
     def choose_settings(self, learner: Learner, device: torch.device) -> Sequence[Choice]:
         """Let random play decide what is not given (`lgym.data.measuring`), unless the run says how much a
         rollout plays.
@@ -137,10 +142,12 @@ class ResolvedConfig(DataConfig):
         """Settings that random play decided; plain numbers. (A bonus's counts are among the memories.)"""
         return {name: True if name in OBJECTS else value for name, value in self._measured.items()}
 
-    def load_measured_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with what a run began with, in place of what was decided just now."""
+    def load_measured_state(self, state: Mapping[str, Any]) -> bool:
+        """Go on with what a run began with, in place of what was decided just now; True if demonstrations are
+        others by that."""
         if not state:
-            return
+            return False
+        decided = self.measured_state()
         vars(self).update({name: DEFAULTS[name] for name in self._open & self._measured.keys()})
         if "max_episode_steps" in self._measured:
             self._bind_agents()
@@ -150,3 +157,4 @@ class ResolvedConfig(DataConfig):
         self._take({name: OBJECTS[name]() if name in OBJECTS else value for name, value in state.items()})
         if self.num_envs is None:  # it was given when the run began, and is not now
             self.num_envs = default_envs(self.turns_per_rollout)
+        return any(state.get(name) != decided.get(name) for name in DEMONSTRATED)

@@ -1,9 +1,11 @@
-"""Gymnasium's `Blackjack-v1` with its default rules (`natural=False, sab=False`), solved exactly.
+"""Gymnasium's `Blackjack-v1`, solved exactly.
 
 Cards come from an infinite deck in which 4 of 13 cards count 10. The dealer draws until the hand is 17 or
-more, soft hands included; the nearer to 21 wins 1, a tie is 0 and a player who goes over 21 loses 1. This is
-Example 5.1 of Sutton & Barto, "Reinforcement Learning: An Introduction" (2018), without its rule for
-naturals.
+more, soft hands included; the nearer to 21 wins 1, a tie is 0 and a player who goes over 21 loses 1. With
+`sab`, as `Blackjack-v1` is registered, this is Example 5.1 of Sutton & Barto, "Reinforcement Learning: An
+Introduction" (2018): 21 in the first two cards, a natural, wins against any other 21. With `sab=False` it
+ties. It is best to stay on a natural either way, so optimal play is the same. `natural=True`, which pays 1.5
+for one, is not solved here.
 
 Arrays of [280] follow `states()`. Inside, they are tables [28, 10]: a row is a hand (`_HANDS`), a column the
 dealer's card from 1 (ace) to 10. A hit only ever leads from a hand to another that no later hit leads back
@@ -40,15 +42,17 @@ def initial_distribution() -> np.ndarray:
     return np.outer(_CARD_PROBABILITY @ _two_cards()[:, :_BUST], _CARD_PROBABILITY).ravel()
 
 
-def policy_value(hit_probability: Mapping[State, float] | ArrayLike) -> float:
-    """The expected return of one hand when hitting with the given probability in each state."""
+def policy_value(hit_probability: Mapping[State, float] | ArrayLike, *, sab: bool = False) -> float:
+    """The expected return of one hand when hitting with the given probability in each state, by the rules of
+    `sab`."""
     hit = _table(hit_probability).ravel()
     q_stay, q_hit = action_values(hit_probability).T
-    return float(initial_distribution() @ ((1 - hit) * q_stay + hit * q_hit))
+    first_stay = q_stay + sab * _natural_gains().ravel()
+    return float(initial_distribution() @ ((1 - hit) * first_stay + hit * q_hit))
 
 
 def action_values(hit_probability: Mapping[State, float] | ArrayLike) -> np.ndarray:
-    """Action values q(s, stay) and q(s, hit) of a policy, [280, 2].
+    """Action values q(s, stay) and q(s, hit) of a policy, [280, 2], where a natural ties with any 21.
 
     q(s, stay) = E[sign(player - dealer)];  q(s, hit) = sum over s' of P(s' | s) v(s') - P(bust | s).
     """
@@ -136,8 +140,22 @@ def _two_cards() -> np.ndarray:
 @cache
 def _stay_values() -> np.ndarray:
     """E[sign(player's score - dealer's score)] when the player stays, [28, 10]."""
+    return np.sign(_SCORES[:_BUST, None] - _SCORES) @ _dealer_ends().T
+
+
+def _natural_gains() -> np.ndarray:
+    """P(the dealer comes to 21 by more than two cards) at a natural, by which it gains with `sab`, and 0 at
+    any other hand, [28, 10]."""
+    gains = np.zeros((_BUST, 10))
+    natural = _ROW[21, 1]
+    gains[natural] = _dealer_ends()[:, _SCORES == 21].sum(axis=1) - _two_cards()[:, natural]
+    return gains
+
+
+@cache
+def _dealer_ends() -> np.ndarray:
+    """P(row that the dealer ends in | its first card), [10, 29]."""
     dealer_step = np.eye(len(_HANDS) + 1)
     draws = _SCORES[:_BUST] < 17
     dealer_step[:_BUST][draws] = _hit_transitions()[draws]
-    dealer_end = _two_cards() @ np.linalg.matrix_power(dealer_step, len(_HANDS))
-    return np.sign(_SCORES[:_BUST, None] - _SCORES) @ dealer_end.T
+    return _two_cards() @ np.linalg.matrix_power(dealer_step, len(_HANDS))

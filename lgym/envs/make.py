@@ -6,9 +6,11 @@ import numbers
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from reprlib import repr as short
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, Error, UnregisteredEnv
 
@@ -33,7 +35,50 @@ circles would play on for ever."""
 
 
 class DefaultTimeLimit(gymnasium.wrappers.TimeLimit):
-    """The time limit of an environment that has none."""
+    """The time limit of an environment that has none: `DEFAULT_TIME_LIMIT`, or its own `max_steps` where that
+    is later. Levels of BabyAI set theirs at each reset."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env, DEFAULT_TIME_LIMIT)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        first = super().reset(seed=seed, options=options)
+        self._max_episode_steps = max(DEFAULT_TIME_LIMIT, own_limit(self.unwrapped) or 0)
+        return first
+
+
+class CheckReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Holds an environment to Gymnasium's API (since 0.26), and makes each reward a float: arrays of one
+    number pass.
+
+    Raises:
+        TypeError: from `reset` for anything but (observation, info), and from `step` for anything but
+            (observation, reward, terminated, truncated, info).
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        first = self.env.reset(seed=seed, options=options)
+        if not (isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], Mapping)):
+            raise TypeError(
+                f"reset returned {short(first)}; return (observation, info), where info is a dict"
+            )
+        return first
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], Mapping)):
+            raise TypeError(
+                f"step returned {short(result)}; return (observation, reward, terminated, truncated, info)"
+            )
+        observation, reward, terminated, truncated, info = result
+        numbers = np.asarray(reward)
+        if numbers.size != 1:
+            raise TypeError(f"step returned the reward {short(reward)}, which is not one number")
+        return observation, float(numbers.item()), terminated, truncated, info
 
 
 def make_env(
@@ -88,8 +133,9 @@ def make_env(
         ) from error
     for name in sys.modules.keys() & set(PRINTING_MODULES):
         vars(sys.modules[name])["print"] = _say_nothing
+    env = CheckReturns(env)
     if max_episode_steps is None and env.spec is not None and env.spec.max_episode_steps is None:
-        env = DefaultTimeLimit(env, max(DEFAULT_TIME_LIMIT, own_limit(env.unwrapped) or 0))
+        env = DefaultTimeLimit(env)
     if frame_skip > 1:
         env = FrameSkip(env, frame_skip)
     for number, wrapper in enumerate(wrappers, start=1):
@@ -141,7 +187,8 @@ def portable(wrapper: EnvWrapper) -> EnvWrapper:
 def _wrap(env: gymnasium.Env, wrapper: EnvWrapper, name: str) -> gymnasium.Env:
     try:
         wrapped = wrapper(env)
-    except (AssertionError, AttributeError, TypeError, ValueError) as error:  # Gymnasium's, of unfit spaces
+    # Gymnasium's, of unfit spaces
+    except (AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
         raise ConfigError(f"{name} cannot be put round {env}: {error}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise ConfigError(f"{name} made {wrapped!r} of {env}; it must make an environment.")

@@ -20,7 +20,8 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
 
     The reward is the task's own score of the answer, 0 to 1; a full score is a success. `reset(seed=s)` asks
     question number `s % items` of the range, so that equal seeds share one. The info has the right answer, as
-    `policy_commands`, which `lgym.agents.experts.Walkthrough` demonstrates.
+    `policy_commands`, which `lgym.agents.experts.Walkthrough` demonstrates; of a task that tells none, such
+    as rush_hour, it has no such key. An answer that the task's own score cannot read is worth 0.
 
     Args:
         task: its name.
@@ -77,11 +78,15 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Answer the question, which ends the episode."""
-        score = float(self._questions.score_answer(answer=action.strip(), entry=self._question))
+        try:
+            score = float(self._questions.score_answer(answer=action.strip(), entry=self._question))
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # of another form
+            score = 0.0
         return "Answered.", score, True, False, self._info(score >= 1.0)
 
     def _info(self, success: bool) -> dict[str, Any]:
-        return {"success": success, "policy_commands": [str(self._question["answer"])]}
+        answer = self._question["answer"]
+        return {"success": success} | ({} if answer is None else {"policy_commands": [str(answer)]})
 
 
 gymnasium.register("lgym/ReasoningGym-v0", "lgym.envs.reasoning:ReasoningGymEnv")

@@ -86,7 +86,9 @@ class TextEnv(gymnasium.Env[str, str], EzPickle):
 
     @property
     def _is_textarena(self) -> bool:
-        return callable(getattr(self._game, "get_observation", None))
+        """By a method of its own, and the number of players that its `reset` asks for."""
+        takes_players = "num_players" in inspect.signature(self._game.reset).parameters
+        return takes_players and callable(getattr(self._game, "get_observation", None))
 
     def _textarena_step(self, action: str) -> tuple[Any, ...]:
         done, info = self._game.step(action=action)

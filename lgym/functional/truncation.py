@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lgym.functional.inputs import require_between
+from lgym.functional.inputs import at_least_float32, require_between
 
 
 def truncate_logits(logits: Tensor, *, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -36,7 +36,7 @@ def truncate_logits(logits: Tensor, *, top_k: int = 0, top_p: float = 1.0) -> Te
     if top_p == 1:
         return logits
     ordered, index = logits.sort(dim=-1, descending=True)
-    probabilities = ordered.softmax(-1)
+    probabilities = at_least_float32(ordered).softmax(-1)
     mass_before = probabilities.cumsum(-1) - probabilities
     outside = torch.zeros_like(mass_before, dtype=torch.bool).scatter(-1, index, mass_before >= top_p)
     return logits.masked_fill(outside, -torch.inf)

@@ -32,13 +32,13 @@ def value_offset(
     reward.
 
     Args:
-        rewards: [N], of turns of any order.
-        values: [N], the state values before each turn.
-        next_values: [N], of the observation that the turn led to; not read where terminated.
+        rewards: [N], of steps of any order: turns, or the tokens of turns.
+        values: [N], the state values before each step.
+        next_values: [N], of the state that the step led to; not read where terminated.
         terminated: [N] of bool.
-        gamma: one discount for all turns, or [N] with the discount of what follows each.
-        horizon: turns of an episode that were seen in a row, at least 1: a level that would show after more
-            of them only is not taken as known.
+        gamma: one discount for all steps, or [N] with the discount of what follows each.
+        horizon: steps that were seen in a row, at least 1: a level that would show after more of them only
+            is not taken as known.
 
     Returns:
         0-d; at least float32.
@@ -55,7 +55,7 @@ def value_offset(
     else:
         inputs.require_between(0, 1, gamma=gamma)
     if horizon < 1:
-        raise ValueError(f"horizon is {horizon}; it must be 1 turn or more")
+        raise ValueError(f"horizon is {horizon}; it must be 1 step or more")
     rewards, values, next_values = (inputs.at_least_float32(x) for x in (rewards, values, next_values))
     errors = td_errors(rewards, values, next_values, terminated, gamma)
     shares = 1 - (torch.zeros_like(rewards) + gamma).masked_fill(terminated, 0.0)

@@ -45,11 +45,11 @@ CRITIC = {
 
 # Keywords of `PPOConfig` and of `LossConfig`, and what `LossConfig` calls them. `cliprange` is both its
 # clips.
-LOSS = {"init_kl_coef": "kl_coef", "kl_penalty": "kl_estimator"} | {
+LOSS = {"init_kl_coef": "kl_coef"} | {
     field.name: field.name for field in fields(LossConfig) if field.name != "target_kl"
 }
 
-ESTIMATORS = {"kl": "k1", "mse": "k2"}  # trl's `kl_penalty`, where lgym has it
+KL_PENALTY = "kl"  # trl's name of what is subtracted from the rewards here
 
 # Keywords of `PPOConfig` that are taken where they switch something off; else the way out.
 OFF = {
@@ -171,7 +171,9 @@ def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig
         ValueError: for an unknown keyword, or one that asks for what lgym does not do.
     """
     keywords = _known(
-        "ppo_config_dict", given, ["learning_rate", "cliprange", *PACE, *LEARNING, *CRITIC, *LOSS, *OFF]
+        "ppo_config_dict",
+        given,
+        ["learning_rate", "cliprange", "kl_penalty", *PACE, *LEARNING, *CRITIC, *LOSS, *OFF],
     )
     for name, way_out in OFF.items():
         if value := keywords.get(name):
@@ -179,15 +181,13 @@ def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig
     loss = _renamed(keywords, LOSS)
     if "cliprange" in keywords:
         loss = dict.fromkeys(("clip_low", "clip_high"), keywords["cliprange"]) | loss
-    if "kl_penalty" in keywords:
-        if keywords["kl_penalty"] not in ESTIMATORS:
-            raise ConfigError(
-                f"kl_penalty is {keywords['kl_penalty']!r}; lgym has {' and '.join(ESTIMATORS)} (k1 and k2 "
-                "of lgym.functional.kl)."
-            )
-        loss["kl_estimator"] = ESTIMATORS[keywords["kl_penalty"]]
+    if keywords.get("kl_penalty", KL_PENALTY) != KL_PENALTY:
+        raise ConfigError(
+            f"kl_penalty is {keywords['kl_penalty']!r}; lgym has {KL_PENALTY!r}, the one that pulls toward "
+            "the model without adapters from the rewards."
+        )
     if "init_kl_coef" in keywords:  # trl takes it from the rewards
-        loss = {"kl_in": "reward", "kl_estimator": "k1"} | loss
+        loss = {"kl_in": "reward"} | loss
     values = _renamed(keywords, LEARNING)
     rate = keywords.get("learning_rate", LEARNING_RATE)
     values["optimizer"] = partial(torch.optim.AdamW, lr=rate, weight_decay=0.0)

@@ -74,11 +74,13 @@ def load_adapter(model: PreTrainedModel, folder: Path, lora: LoraSettings, *, qu
     """Freezes a model and puts the adapter of an earlier run, or of peft, on it, to train it without dropout.
 
     Raises:
-        ConfigError: if it does not fit the model, is another one than the settings say, or does not choose by
-            itself.
+        ConfigError: if it does not fit the model, is another one than the settings say, consists of
+            virtual tokens, or does not choose by itself.
     """
     require_own_choice(folder)
-    _require_agreement(folder, PeftConfig.from_pretrained(str(folder)), lora)
+    saved = PeftConfig.from_pretrained(str(folder))
+    require_layers(saved, f"in {folder}")
+    _require_agreement(folder, saved, lora)
     if quantized:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:
@@ -96,6 +98,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, lora: LoraSettings, *, qu
 
 def _require_agreement(folder: Path, saved: Any, lora: LoraSettings) -> None:
     blocks = getattr(saved, "layers_to_transform", None)
+    blocks = [blocks] if isinstance(blocks, int) else blocks
     both = {
         "r": (lora.r, getattr(saved, "r", None)),
         "alpha": (lora.alpha, getattr(saved, "lora_alpha", None)),
@@ -111,6 +114,16 @@ def _require_agreement(folder: Path, saved: Any, lora: LoraSettings) -> None:
                 f"llm.lora.{name} is {given}, and the adapter in {folder} has {own}: it keeps its own. Leave "
                 f"llm.lora.{name} out, or llm.adapter."
             )
+
+
+def require_layers(adapter: PeftConfig, where: str) -> None:
+    """Raises `ConfigError` if an adapter consists of virtual tokens before the prompt: packed rows would go
+    without."""
+    if adapter.is_prompt_learning:
+        raise ConfigError(
+            f"The adapter {where} consists of virtual tokens ({type(adapter).__name__}), and lgym trains "
+            "adapters in layers, such as LoRA: give one of these, or none."
+        )
 
 
 def require_own_choice(folder: Path) -> None:

@@ -118,7 +118,7 @@ def _disable_dropout(model: PreTrainedModel) -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in list(vars(module).items()):
-            if "dropout" in name and isinstance(value, float):
+            if "drop" in name and isinstance(value, float):  # DBRX's is resid_pdrop, OPT's layerdrop
                 setattr(module, name, 0.0)
 
 
@@ -179,8 +179,8 @@ def _quantize_to_int8(model: PreTrainedModel, name: str, device: torch.device) -
         )
     if not quantize_linear_layers(model):
         raise ConfigError(
-            f"quantization: int8 takes linear layers of torch, and {name} ({model.config.model_type}) has "
-            "none: leave it out."
+            "quantization: int8 takes linear layers of torch whose widths are multiples of 8, and "
+            f"{name} ({model.config.model_type}) has none: leave it out."
         )
 
 

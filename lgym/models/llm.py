@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from lgym.models.action_value_head import ActionHead, ActionValueHead
 from lgym.models.fixed_precision import FixedPrecision
 from lgym.models.lm_head import LMHead
-from lgym.models.prefix_sharing.buckets import bucket_rows
+from lgym.models.prefix_sharing.buckets import bucket_rows, score_limit
 from lgym.models.prefix_sharing.frozen_blocks import FrozenBlocks
 from lgym.models.prefix_sharing.packing import (
     PackedRows,
@@ -107,18 +107,21 @@ class ValueHeadLLM(FixedPrecision):
         return self.causal_lm.get_input_embeddings().weight.device
 
     def train(self, mode: bool = True) -> "ValueHeadLLM":
-        """Switches modes, but for 8-bit layers: a CPU multiplies differently while they train."""
+        """Switches modes, but for 8-bit layers, which a CPU multiplies differently while they train, and for
+        routers that would choose experts with noise then: another policy than the one that played."""
         super().train(mode)
         for module in self.modules():
             module.training |= type(module).__name__ == "Linear8bitLt"
+            module.training &= not any("jitter" in name for name in vars(module))
         return self
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Context manager that switches adapters off, which gives the model that training started from.
+        """Context manager that switches adapters off, which gives the base model, also where training started
+        from an adapter.
 
         Raises:
-            ValueError: if there are no adapters, so that the starting weights are no longer there.
+            ValueError: if there are no adapters, so that the base's weights are no longer there.
         """
         if not hasattr(self.model, "disable_adapter"):
             raise ConfigError(
@@ -254,7 +257,8 @@ class ValueHeadLLM(FixedPrecision):
             ids = torch.cat([torch.tensor(prefix), ids])
             positions = torch.cat([torch.arange(len(prefix)), positions])
             self.count_tokens(len(prefix))
-        tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device), recorded)
+        limit = score_limit(self.device, self.causal_lm.config.get_text_config())
+        tree = TreeLayout(len(prefix), bucket_rows(packed, len(prefix), self.device, limit), recorded)
         self.padded_tokens_computed += sum(len(bucket.query_tokens) for bucket in tree.buckets)
         with self._above_frozen_blocks(states):
             hidden = self._run_row(ids.to(self.device), positions.to(self.device), tree, cache)

@@ -28,10 +28,12 @@ class LMHead:
 
     def chosen_logits(self, hidden: Tensor, token_ids: Tensor) -> Tensor:
         """Logits of K tokens per state alone: [B, H] and [B, K] to [B, K], at least fp32."""
+        if type(self.linear) is not nn.Linear:  # such as an adapter, which `weight` leaves out
+            return self.logits(hidden).gather(1, token_ids)
         precise = torch.promote_types(hidden.dtype, torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             logits = torch.einsum("bh,bkh->bk", hidden.to(precise), self.linear.weight[token_ids].to(precise))
-        if getattr(self.linear, "bias", None) is not None:
+        if self.linear.bias is not None:
             logits = logits + self.linear.bias[token_ids].to(precise)
         return soft_cap(logits, self.softcap)
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from lgym.models.adapters import require_layers
 from lgym.models.build import assemble_llm, load_pretrained
 from lgym.models.config import LLMConfig, LoraSettings
 from lgym.models.devices import available_device
@@ -65,7 +66,8 @@ def wrap_pretrained(
         seed: seed of new weights.
 
     Raises:
-        ValueError: if nothing of it can be trained, or its tokenizer is missing.
+        ValueError: if nothing of it can be trained, it is on several devices, its adapter consists of virtual
+            tokens, or its tokenizer is missing.
     """
     model = getattr(model, "pretrained_model", model)
     name = getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__
@@ -78,10 +80,18 @@ def wrap_pretrained(
         raise ConfigError(
             f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM."
         )
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise ConfigError(
+            f"The weights of {name} are on several devices ({', '.join(devices)}), and lgym takes a model on "
+            'one: load it without device_map, or by device_map={"": 0}.'
+        )
     quantized = bool(getattr(model, "is_quantized", False))
     if device is not None and not quantized:
         model = model.to(available_device(device))
     adapted = hasattr(model, "peft_config")
+    for adapter in getattr(model, "peft_config", {}).values():
+        require_layers(adapter, f"of {name}")
     if adapted or lora is None:
         _require_trainable(model, name, adapted=adapted)
     # stands for any number of bits

@@ -66,7 +66,7 @@ def gae_advantages(
     """
     ends_turn = timeline.mask if timeline.ends_turn is None else timeline.ends_turn
     discounts = gamma ** ends_turn.float()
-    offset = _value_offset(timeline, discounts, turns=int(ends_turn.sum(1).max()))
+    offset = _value_offset(timeline, discounts)
     level = offset * timeline.mask  # none where there is no step
     advantages, returns = gae(
         timeline.rewards,
@@ -94,19 +94,18 @@ def gae_advantages(
     return Advantages(advantages, returns, values, metrics, idle)
 
 
-def _value_offset(timeline: Timeline, discounts: Tensor, *, turns: int) -> float:
+def _value_offset(timeline: Timeline, discounts: Tensor) -> float:
     """The level by which the values of a timeline, of all processes, miss.
 
     Args:
         timeline: of E streams of S steps.
         discounts: [E, S] of what follows each step.
-        turns: of the longest stream.
     """
     columns = (timeline.rewards, timeline.values, timeline.next_values, timeline.terminated, discounts)
     rewards, values, next_values, terminated, gamma = (
         distributed.all_gather_cat(column[timeline.mask]) for column in columns
     )
-    horizon = max(distributed.all_gather_object(turns))
+    horizon = max(distributed.all_gather_object(int(timeline.mask.sum(1).max())))
     offset = value_offset(rewards, values, next_values, terminated, gamma=gamma, horizon=horizon)
     return float(offset)
 
@@ -160,7 +159,8 @@ def token_timeline(turns: RolloutTurns, values: Tensor, action_mask: Tensor) -> 
 
 def tells_nothing(rollout: Rollout) -> bool:
     """Check if nothing in a rollout, of all processes, tells one action from another: every reward is the
-    same and no episode terminated.
+    same and no episode terminated. (A divergence that is subtracted from the rewards does not count: of a
+    policy near its reference it is rounding alone.)
 
     Advantages and targets of values are then the value's own errors. On the scale of 1, which normalization
     and Adam give them, these would drive the policy into some action or other, and one that is as good as it

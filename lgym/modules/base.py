@@ -45,7 +45,7 @@ NO_SFT = SFTConfig()
 FEATURE_PROMPTS = 64
 """Prompts of a rollout that the value head's features are standardized by."""
 
-GAP = "policy/logprob_diff_max"
+GAP, TOTAL = "policy/logprob_diff_max", "loss/total"
 
 
 class LLMLearner(FixedPrecision, OptimizedModule, ABC):
@@ -260,6 +260,8 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
             return self.skipped_loss()
         self.gradient_wanted = True
         metrics = self.step_metrics(metrics, batch_idx)
+        if TOTAL in metrics:  # the minibatch's weight is in it
+            self.log(TOTAL, metrics.pop(TOTAL), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         turns = batch.num_turns if self.current_epoch >= self.sft_rollouts else 1  # those of a mere carrier
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=turns, sync_dist=True)
         return loss + self.zero_of_all_parameters()

@@ -25,7 +25,8 @@ class LossConfig:
     reference)
 
     The divergences and the entropy of a choice between candidates are exact; those of free text are estimated
-    from the tokens that were sampled (`lgym.functional.kl`), that from the behavior policy by k2.
+    from the tokens that were sampled (`lgym.functional.kl`), that from the behavior policy by k2. In the
+    rewards (`kl_in`) the divergence from the reference is an estimate for choices too.
     """
 
     clip_low: float | None = 0.2
@@ -59,8 +60,9 @@ class LossConfig:
     kl_coef: float = 0.0
     """Weight of the divergence from the frozen reference, per nat; 0 never runs the reference."""
 
-    kl_estimator: KLEstimator = "k3"
-    """The estimator of that divergence for free text."""
+    kl_estimator: KLEstimator | None = None
+    """The estimator of that divergence where it is not exact. Null is k3 in the loss, where k2 may be given,
+    and k1 in the rewards, where no other pulls toward the reference."""
 
     kl_in: KLPlace = "loss"
     """The place of that divergence: a term of the loss, or subtracted from the rewards before advantages
@@ -80,13 +82,23 @@ class LossConfig:
             require_clips(self.clip_low, self.clip_high)
         require_weights(entropy_coef=self.entropy_coef, old_kl_coef=self.old_kl_coef, kl_coef=self.kl_coef)
         require_positive(target_kl=self.target_kl, old_kl_target=self.old_kl_target)
-        require_one_of("kl_estimator", self.kl_estimator, KLEstimator)
+        require_one_of("kl_estimator", self.ref_kl_estimator, KLEstimator)
         require_one_of("kl_in", self.kl_in, KLPlace)
         require_one_of("loss_aggregation", self.loss_aggregation, LossAggregation)
-        if self.kl_in == "loss" and self.kl_estimator == "k1":
+        if self.kl_in == "loss" and self.ref_kl_estimator == "k1":
             raise ConfigError(
                 "kl_estimator k1 has no gradient as a loss: choose k2 or k3, or set kl_in: reward."
             )
+        if self.kl_in == "reward" and self.ref_kl_estimator != "k1":
+            raise ConfigError(
+                f"kl_estimator {self.ref_kl_estimator} in the rewards does not pull toward the reference: "
+                "choose k1, or set kl_in: loss."
+            )
+
+    @property
+    def ref_kl_estimator(self) -> KLEstimator:
+        """The estimator of the divergence from the reference: the given one, or that of its place."""
+        return self.kl_estimator or ("k1" if self.kl_in == "reward" else "k3")
 
 
 @dataclass(frozen=True)

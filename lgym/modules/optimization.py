@@ -126,8 +126,7 @@ class OptimizedModule(EvaluatedModule, ABC):
             self.steps_taken += 1
             self.log("optim/grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
             return
-        scaler = None if self._trainer is None else getattr(self.trainer.precision_plugin, "scaler", None)
-        if norm != 0 and scaler is not None:
+        if norm != 0 and self._scaler is not None:
             return  # an fp16 scaler takes no step by itself: so it finds its scale
         optimizer.zero_grad(set_to_none=True)  # where nothing was learned, momentum alone would take a step
         if norm != 0:
@@ -145,13 +144,19 @@ class OptimizedModule(EvaluatedModule, ABC):
         self.on_nonfinite(problem)
 
     def skipped_loss(self) -> Tensor | None:
-        """The loss of a minibatch that is not learned from: of several processes each has to have one."""
+        """The loss of a minibatch that is not learned from: of several processes each has to have one, and
+        without one an fp16 scaler would drop what was accumulated before it."""
         zero = self.zero_of_all_parameters()
         return zero if isinstance(zero, Tensor) else None
 
     def zero_of_all_parameters(self) -> Tensor | float:
         """A zero with a gradient: processes that add up gradients wait for every trained parameter, also for
-        those that a minibatch leaves out. Of one process, a plain 0."""
-        if distributed.world_size() == 1:
+        those that a minibatch leaves out. Of one process without an fp16 scaler, a plain 0."""
+        if distributed.world_size() == 1 and self._scaler is None:
             return 0.0
         return sum(0.0 * p.sum() for p in self.parameters() if p.requires_grad)
+
+    @property
+    def _scaler(self) -> Any:
+        """The scaler of fp16 gradients, if the trainer has one."""
+        return None if self._trainer is None else getattr(self.trainer.precision_plugin, "scaler", None)

@@ -96,6 +96,9 @@ class PolicyLearner(LLMLearner, ABC):
         """The turns of a rollout with their advantages, sorted by prompt, and the rollout's metrics."""
         turns = turns_to_learn_from(rollout, self.loss_config, self.reference)
         metrics = rollout_metrics(turns)
+        if turns.penalties is not None:
+            chosen = int(turns.batch.action_mask.sum())
+            metrics["policy/ref_kl"] = float(turns.penalties.sum()) / (self.loss_config.kl_coef * chosen)
         if self.compares_groups:
             require_comparable(turns, type(self).__name__)
             metrics["rollout/frac_reward_zero_std"] = zero_variance_groups(turns)

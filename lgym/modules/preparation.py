@@ -31,7 +31,7 @@ def turns_to_learn_from(
         with reference() as policy:
             output = evaluate_batch(policy, batch)
         if config.kl_in == "reward":
-            kl = kl_estimate(batch.old_logprobs, output.logprobs, estimator=config.kl_estimator)
+            kl = kl_estimate(batch.old_logprobs, output.logprobs, estimator=config.ref_kl_estimator)
             penalties = config.kl_coef * (kl * batch.action_mask).sum(1)
         else:
             distributions = output.candidate_logprobs
@@ -54,7 +54,7 @@ def with_advantages(turns: RolloutTurns, estimate: Advantages, config: LossConfi
         advantages=columns(estimate.advantages) * batch.action_mask,
         returns=None if estimate.returns is None else columns(estimate.returns),
         old_values=None if estimate.values is None else columns(estimate.values),
-        idle=estimate.idle and config.entropy_coef == 0 and config.kl_coef == 0,
+        idle=estimate.idle and config.entropy_coef == 0 and batch.ref_logprobs is None,
     )
 
 

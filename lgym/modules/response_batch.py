@@ -29,6 +29,7 @@ class RolloutTurns:
     episode_index: Tensor  # [turns] int64, the episode of each, from 0
     episode_returns: Tensor  # [episodes] undiscounted sums of `rewards`
     reset_seeds: Tensor  # [episodes] int64, the group of each
+    penalties: Tensor | None  # [turns] subtracted from the rewards, as the batch is sorted
 
     def in_time(self, columns: Tensor) -> Tensor:
         """Columns [turns, ...] sorted as the batch, in the order of time."""
@@ -88,7 +89,7 @@ def rollout_turns(
     reset_seeds = torch.zeros(episodes, dtype=torch.int64).index_copy(
         0, episode_index, rollout.reset_seeds[mask]
     )
-    return RolloutTurns(rollout, batch, order, rewards, episode_index, returns, reset_seeds)
+    return RolloutTurns(rollout, batch, order, rewards, episode_index, returns, reset_seeds, penalties)
 
 
 def candidate_table(rollout: Rollout, responses: Sequence[Response]) -> Tensor | None:

@@ -26,7 +26,7 @@ def divergences(config: LossConfig, batch: ResponseBatch, output: PolicyOutput) 
         kls["ref_kl"] = output.ref_kl
     elif batch.ref_logprobs is not None:
         reference = batch.ref_logprobs.to(output.logprobs.dtype)
-        kls["ref_kl"] = kl_estimate(output.logprobs, reference, estimator=config.kl_estimator)
+        kls["ref_kl"] = kl_estimate(output.logprobs, reference, estimator=config.ref_kl_estimator)
     return kls
 
 
@@ -81,7 +81,7 @@ def policy_objective(
         batch: the minibatch.
         terms: its terms, each [B, T], by name.
         weights: of the terms, by name; those without a weight are left out.
-        max_new_tokens: the longest response of the policy.
+        max_new_tokens: the longest response of the policy; 0 where it writes nothing: a choice is one token.
 
     Returns:
         A scalar.
@@ -90,7 +90,7 @@ def policy_objective(
     divisors: dict[str, Tensor | float] = {
         "sequence_mean": mask.sum(1, keepdim=True).clamp(min=1),
         "token_mean": batch.mean_tokens,
-        "max_length": max_new_tokens,
+        "max_length": max(1, max_new_tokens),
     }
     weighted = [weight * terms[name] for name, weight in weights.items() if name in terms]
     total = sum(weighted, torch.zeros(mask.shape, device=mask.device))

@@ -120,45 +120,53 @@ def _terms(
 def _constrained_terms(
     llm: ValueHeadLLM, prompts: Sequence[Prompt], states: Tensor, places: Sequence[Sequence[Sequence[int]]]
 ) -> tuple[Tensor, list[int]]:
-    """`_terms` of the steps at which there is a choice, among the tokens that are allowed there."""
+    """`_terms` of the steps at which there is a choice, among the tokens that are allowed there.
+
+    These are scored once, for all candidates that pass there.
+    """
     numbers = count()
-    rows: list[int] = []
-    options: list[list[int]] = []
+    rows: list[int] = []  # of `states`, by choice
+    options: list[list[int]] = []  # tokens that are allowed, by choice
+    steps: list[tuple[int, int]] = []  # a choice and the position of the token taken there
     targets: list[int] = []
     for prompt, of_prompt in zip(prompts, places, strict=True):
-        candidates = zip(_steps_of_choice(prompt.candidate_ids), of_prompt, numbers, strict=False)
-        for steps, of_candidate, number in candidates:
-            for step, tokens in steps.items():
-                rows.append(of_candidate[step])
-                options.append(tokens)
+        choices = _choices(prompt.candidate_ids)
+        known: dict[TokenIds, int] = {}
+        for ids, of_candidate, number in zip(prompt.candidate_ids, of_prompt, numbers, strict=False):
+            for step, token in enumerate((*ids, END)):
+                if (tokens := choices.get(ids[:step])) is None:
+                    continue
+                if ids[:step] not in known:
+                    known[ids[:step]] = len(rows)
+                    rows.append(of_candidate[step])
+                    options.append(tokens)
+                steps.append((known[ids[:step]], tokens.index(token)))
                 targets.append(number)
     if not rows:  # one candidate each: nothing to choose, and still a gradient, of 0
         return states[:0, 0].to(torch.promote_types(states.dtype, torch.float32)), targets
-    counts = torch.tensor([len(tokens) for tokens in options], device=states.device)
-    token_ids = pad_rows(options).to(states.device)
+    token_ids = torch.tensor([[token] for tokens in options for token in tokens], device=states.device)
     token_ids = token_ids.masked_fill(token_ids == END, int(llm.tokenizer.eos_token_id))
-    logits = llm.lm_head.chosen_logits(states[rows], token_ids)
-    real = torch.arange(logits.shape[1], device=states.device) < counts[:, None]
-    return logits[:, 0] - logits.masked_fill(~real, -torch.inf).logsumexp(-1), targets
+    state_rows = [row for row, tokens in zip(rows, options, strict=True) for _ in tokens]
+    logits = llm.lm_head.chosen_logits(states[state_rows], token_ids).squeeze(1)
+    real = pad_rows([[1] * len(tokens) for tokens in options]).bool().to(states.device)
+    table = logits.new_full(real.shape, -torch.inf).masked_scatter(real, logits)
+    choice, position = torch.tensor(steps, device=states.device).T
+    return table.log_softmax(-1)[choice, position], targets
 
 
-def _steps_of_choice(candidates: Sequence[TokenIds]) -> list[dict[int, list[int]]]:
-    """The steps of each candidate at which other tokens are allowed, too, with all that are: first the one
-    taken, `END` where the candidate ends."""
+def _choices(candidates: Sequence[TokenIds]) -> dict[TokenIds, list[int]]:
+    """The beginnings of candidates behind which there is a choice, with the tokens that are allowed there,
+    `END` where a candidate ends."""
     allowed: dict[TokenIds, set[int]] = {}
     for ids in candidates:
         for step, token in enumerate((*ids, END)):
             allowed.setdefault(ids[:step], set()).add(token)
-    return [
-        {
-            step: [token, *sorted(allowed[ids[:step]] - {token})]
-            for step, token in enumerate((*ids, END))
-            if len(allowed[ids[:step]]) > 1
-        }
-        for ids in candidates
-    ]
+    return {written: sorted(tokens) for written, tokens in allowed.items() if len(tokens) > 1}
 
 
 def _up_to_the_last_choice(candidates: Sequence[TokenIds]) -> list[TokenIds]:
-    choices = _steps_of_choice(candidates)
-    return [ids[: max(steps, default=0)] for ids, steps in zip(candidates, choices, strict=True)]
+    choices = _choices(candidates)
+    return [
+        ids[: max((step for step in range(len(ids) + 1) if ids[:step] in choices), default=0)]
+        for ids in candidates
+    ]

@@ -25,9 +25,11 @@ class DistributionCache:
 
     def add(self, prompts: Sequence[Prompt], logprobs: Tensor, values: Tensor) -> None:
         """Take the [n, C] log-probabilities and [n] values of prompts; known ones stay as they are."""
-        rows = [row for row, prompt in enumerate(prompts) if prompt not in self._index]
-        for row in rows:
-            self._index[prompts[row]] = len(self._index)
+        rows = []
+        for row, prompt in enumerate(prompts):
+            if prompt not in self._index:  # nor before in these prompts
+                self._index[prompt] = len(self._index)
+                rows.append(row)
         width = max(self.logprobs.shape[1], logprobs.shape[1])
         tables = (self.logprobs, logprobs[rows].float().numpy())
         self.logprobs = np.concatenate(

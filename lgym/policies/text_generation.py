@@ -45,9 +45,9 @@ class TextPolicy(LLMPolicy):
             stop: texts that end a response too; the agent does not see them.
             responses_per_forward: how many distinct responses, or beginnings of them, are generated together;
                 bounds memory.
-            kv_cache_tokens: of how many tokens, of prompts behind their common prefix and of responses, keys
-                and values are held during generation; bounds memory. A token of SmolLM2-135M takes 23 kB in
-                bf16.
+            kv_cache_tokens: of how many tokens, of responses each with its prompt behind the common prefix,
+                keys and values are held during generation; bounds memory. A token of SmolLM2-135M takes 23 kB
+                in bf16.
             row_length: tokens of a packed row. Longer rows share more and attend more; results are the same.
             share_prefixes: compute the common beginnings of prompts once. Off, every sequence is run whole:
                 for comparison.
@@ -133,7 +133,8 @@ class TextPolicy(LLMPolicy):
 
     def _chunks(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Positions of the prompts that are answered together: at most `responses_per_forward` distinct ones,
-        and as many as `kv_cache_tokens` hold with their responses, behind the common prefix; or one."""
+        and as many as `kv_cache_tokens` hold with their responses, behind the common prefix; or one. Each
+        response to a prompt takes a copy of it."""
         positions: dict[Prompt, list[int]] = {}
         for position, prompt in enumerate(prompts):
             positions.setdefault(prompt, []).append(position)
@@ -141,7 +142,7 @@ class TextPolicy(LLMPolicy):
         chunk: list[int] = []
         distinct, tokens = 0, 0
         for prompt, same in positions.items():
-            size = len(prompt.token_ids) - shared + self.max_text_tokens
+            size = len(same) * (len(prompt.token_ids) - shared + self.max_text_tokens)
             if chunk and (distinct == self.responses_per_forward or tokens + size > self.kv_cache_tokens):
                 yield chunk
                 chunk, distinct, tokens = [], 0, 0

@@ -91,11 +91,17 @@ def test_a_charset_that_hardly_any_text_fits_is_told():
     assert vocabulary.answer_format == "Answer with a short text of the characters 0123456789."
 
 
+def as_arrays(mask):
+    """A mask as Gymnasium takes it: tuples, down to arrays of int8."""
+    return tuple(map(as_arrays, mask)) if isinstance(mask, tuple) else np.array(mask, dtype=np.int8)
+
+
 @pytest.mark.parametrize(
     ("space", "mask", "allowed"),
     [
         (Discrete(3), np.array([1, 0, 1], dtype=np.int8), [True, False, True]),
         (MultiDiscrete([2, 2]), ([1, 1], [0, 1]), [False, True, False, True]),
+        (MultiDiscrete([[2], [2]]), (([1, 1],), ([0, 1],)), [False, True, False, True]),
         (MultiBinary(2), np.array([1, 2]), [False, False, True, True]),
         (MultiBinary(2), np.array([2, 0]), [True, False, True, False]),
     ],
@@ -104,12 +110,7 @@ def test_masks(space, mask, allowed):
     """As `space.sample(mask)` takes them: what it draws is allowed, and nothing else."""
     vocabulary = action_vocabulary(spaces.env(action_space=space))
     assert vocabulary.allowed(mask) == allowed
-    mask = (
-        tuple(np.array(part, dtype=np.int8) for part in mask)
-        if isinstance(mask, tuple)
-        else mask.astype(np.int8)
-    )
-    drawn = [space.sample(mask) for _ in range(50)]
+    drawn = [space.sample(as_arrays(mask)) for _ in range(50)]
     for text, may in zip(vocabulary.texts(), allowed, strict=True):
         assert any(np.array_equal(action, vocabulary.parse(text).action) for action in drawn) == may
 

@@ -61,6 +61,9 @@ def test_a_mask_that_does_not_fit_is_refused():
     """Cut to size it would allow the wrong ones."""
     with pytest.raises(ValueError, match="6 actions.*action_mask: null"):
         bound(make_env("Taxi-v4")).candidates(0, {"action_mask": [1, 1]})
+    flat = {"action_mask": [1, 1, 1, 0, 1]}  # no masks of the parts
+    with pytest.raises(ValueError, match="6 actions.*action_mask: null"):
+        bound(spaces.env(action_space=MultiDiscrete([2, 3]))).candidates(0, flat)
 
 
 def test_many_actions_have_to_be_spoken():
@@ -97,6 +100,12 @@ def test_free_text_is_read_by_json_or_pattern():
     assert agent.parse("I think. Move: 3, 17.").action.tolist() == [3, 17]
     assert not agent.parse("I move 3, 17.").ok
     assert agent.fallback == "random"
+
+
+def test_a_game_that_takes_json_gets_the_whole_of_it():
+    """Catches a tool call that is cut down to its action."""
+    call = '{"action": "buy", "item": "tea"}'
+    assert bound(spaces.env(action_space=Text(99, charset="abc "))).parse(call).action == call
 
 
 def test_what_a_pattern_does_not_match_is_no_action():

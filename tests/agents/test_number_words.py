@@ -57,6 +57,7 @@ def test_default_words_follow_the_name(name, first, middle, last):
         (2, -4, 0, None, [-2]),
         (2, 0, 8, 3.0, [0]),
         (3, 0, math.inf, None, None),
+        (3, -3.4e38, 3.4e38, None, None),  # as many environments write what has no bounds
     ],
 )
 def test_limits(count, low, high, scale, limits):

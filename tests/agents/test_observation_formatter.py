@@ -206,6 +206,17 @@ def test_words_need_bounds_or_a_scale():
     assert text([1, 0, -3.5]) == "pole: 0 degrees, speed: very negative"
 
 
+def test_a_label_stands_for_what_lies_in_it_and_not_for_what_stands_beside_it():
+    """Catches `drop: [arm]` that takes the arm's speed along where both are numbers of one vector."""
+    names = ["arm", "arm speed", "leg"]
+    assert formatter(Box(-1, 1, (3,)), names=names, drop=["arm"])([0, 1, 1]) == "arm speed: 1.00, leg: 1.00"
+    assert formatter(Box(-1, 1, (3,)), names=names, parts=["arm"])([0, 1, 1]) == "arm: 0.00"
+    robot = Dict(arm=Box(-1, 1, (2,)), leg=Box(-1, 1, (1,)))
+    place = {"arm": [0, 1], "leg": [1]}
+    assert formatter(robot, drop=["arm"])(place) == "leg: 1.00"
+    assert formatter(robot, names={"arm": ["x", "speed"]}, parts=["arm speed"])(place) == "arm speed: 1.00"
+
+
 def test_a_reader_has_the_text_of_a_part():
     """Without its label, also of a part that has no text of its own."""
     readers = {"view": lambda image: f"You see {image.sum()}."}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers.runs import QUICK, assert_same, checkpoint, lgym, scalars
-from lgym.callbacks import BestCheckpoint
+from lgym.callbacks import BestCheckpoint, TimeLimit
 from lgym.modules.evaluation import EpisodeMetrics
 from lgym.types import ConfigError
 
@@ -60,19 +60,43 @@ def test_a_resumed_run_knows_which_was_best(tmp_path, model_folder, evaluations)
     assert checkpoint(tmp_path)["callbacks"]["BestCheckpoint"]["score"] == 0.5
 
 
+def test_the_best_of_a_run_in_another_folder_is_its_own(tmp_path, model_folder, evaluations):
+    """The score went along and the file did not, so that nothing was kept there."""
+    evaluations += [0.0, 0.5, 0.3]
+    one, other = tmp_path / "one", tmp_path / "other"
+    lgym("fit", one, model_folder, trainer__max_epochs=1, **EVERY)
+    last = one / "version_0" / "checkpoints" / "last.ckpt"
+    lgym("fit", other, model_folder, trainer__max_epochs=2, ckpt_path=last, **EVERY)
+    assert best(other)["callbacks"]["BestCheckpoint"]["score"] == pytest.approx(0.3)
+
+
 def test_an_evaluation_out_of_turn_can_be_the_best(tmp_path, model_folder, evaluations):
-    """After the last checkpoint: it is that one, which knows of it."""
+    """After the last checkpoint: it is that one, which knows of it, and none of the user's that is older."""
     evaluations += [0.0, 0.3, 0.5]
+    own = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"every_n_epochs": 2}}
     lgym(
         "fit",
         tmp_path,
         model_folder,
         trainer__max_epochs=3,
+        trainer__callbacks=json.dumps([own]),
         **EVERY | {"trainer__check_val_every_n_epoch": 2},
     )
     state = {"monitor": "val_sampled/return_mean", "score": 0.5, "rollouts": 3}
     assert checkpoint(tmp_path)["callbacks"]["BestCheckpoint"] == state
     assert_same(best(tmp_path), checkpoint(tmp_path))
+
+
+def test_other_weights_than_those_of_the_last_checkpoint_are_not_the_best(
+    tmp_path, model_folder, evaluations, monkeypatch
+):
+    """A session goes on from an older checkpoint, and its time is over before it has a rollout."""
+    evaluations += [0.0, 0.5, 0.3, 0.9]
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, **EVERY)
+    monkeypatch.setattr(TimeLimit, "time_elapsed", lambda self, stage="train": 3600.0)
+    limited = {**EVERY, "trainer__max_time": "00:00:00:01"}
+    lgym("fit", tmp_path, model_folder, trainer__max_epochs=2, ckpt_path="best", **limited)
+    assert best(tmp_path)["epoch"] == 0
 
 
 def test_without_evaluations_nothing_is_best(tmp_path, model_folder):

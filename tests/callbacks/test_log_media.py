@@ -24,16 +24,19 @@ def fit(tmp_path: Path, model_folder: Path, logger: str, **arguments) -> None:
 
 
 def test_csv_has_the_numbers_and_what_it_lacks_is_said(tmp_path, model_folder, capsys):
+    """All but the numbers is in the run's folder, where `--ckpt_path last` looks."""
     fit(tmp_path, model_folder, "lightning.pytorch.loggers.CSVLogger", save_dir=tmp_path / "csv")
     said = capsys.readouterr().out
     assert "CSVLogger keeps numbers alone: transcripts are in episodes.jsonl" in said
-    run = tmp_path / "csv" / "lightning_logs" / "version_0"
-    with (run / "metrics.csv").open() as file:
+    with (tmp_path / "csv" / "lightning_logs" / "version_0" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert any(row["rollout/return_mean"] for row in rows)
     assert any(row["val_sampled/return_mean"] for row in rows)
+    run = tmp_path / "run" / "version_0"
     assert json.loads((run / "episodes.jsonl").read_text().splitlines()[0])["turns"]
-    assert (run / "checkpoints" / "last.ckpt").exists()
+    for name in ("checkpoints/last.ckpt", "checkpoints/best.ckpt", "config.yaml", "run.json", "adapter"):
+        assert (run / name).exists(), name
+    assert [path.name for path in (tmp_path / "csv").rglob("*.*")] == ["metrics.csv"]
 
 
 def test_wandb_has_all(tmp_path, model_folder, monkeypatch, capsys):

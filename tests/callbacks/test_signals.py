@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import psutil
 import pytest
 
 from helpers.runs import checkpoint, lgym
+from lgym.data.rollout.collector import Collector
 from lgym.modules import PPO
 
 HERE = Path(__file__).parent.parent
@@ -36,9 +38,18 @@ def lives(process: int) -> bool:
 
 
 @pytest.fixture
-def ended_by(tmp_path, model_folder, monkeypatch, capfd):
+def ignored():
+    """The signals do nothing to the tests' own process."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def ended_by(tmp_path, model_folder, monkeypatch, capfd, ignored):
     """Starts a run, sends its process a signal in mid-update of the second rollout; what it said."""
-    sound, before = PPO.loss, {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    sound = PPO.loss
 
     def ended_by(number: int) -> str:
         def signalled(self, batch):
@@ -54,9 +65,7 @@ def ended_by(tmp_path, model_folder, monkeypatch, capfd):
         said = capfd.readouterr()
         return said.out + said.err
 
-    yield ended_by
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return ended_by
 
 
 HOLDS = "holds the run after its last whole rollout; --ckpt_path last goes on from there"
@@ -66,6 +75,24 @@ def test_sigterm_ends_a_run_in_order(ended_by):
     """A preempted node gives half a minute; Lightning by itself would go on to the end of a minibatch, or of
     the playing."""
     assert HOLDS in ended_by(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("play", [1, 3], ids=["first-evaluation", "first-rollout"])
+def test_sigterm_ends_a_run_before_its_first_step(tmp_path, model_folder, monkeypatch, capsys, ignored, play):
+    """Lightning only takes note of it there: the play went on to its end, and the status was that of a run
+    that is done."""
+    sound, plays = Collector.play, count(1)
+
+    def signalled(*arguments, **settings):
+        if next(plays) == play:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return sound(*arguments, **settings)
+
+    monkeypatch.setattr(Collector, "play", signalled)
+    with pytest.raises(SystemExit) as end:
+        lgym("fit", tmp_path, model_folder, trainer__max_epochs=1)
+    assert end.value.code == 1
+    assert "Interrupted. No rollout was finished" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -74,6 +74,8 @@ def test_time_that_ends_in_the_first_rollout_leaves_nothing(tmp_path, model_fold
     lgym("fit", tmp_path, model_folder, **LIMITED)
     said = capsys.readouterr().out
     assert "No rollout was finished, so there is no checkpoint yet" in said
+    assert "Trained 0 rollouts" in said
+    assert "No evaluation was run" not in said
     assert not (tmp_path / "version_0" / "checkpoints" / "last.ckpt").exists()
 
 

@@ -1,6 +1,8 @@
-"""Fixture: `lgym check` on the tiny model."""
+"""Fixtures: `lgym check` on the tiny model, and processes of `lgym fit` that only pretend."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -26,3 +28,16 @@ def checked(tmp_path, model_folder, capfd):
         return status, said.out + said.err
 
     return run
+
+
+@pytest.fixture
+def pretended_fit(tmp_path, monkeypatch):
+    """Lets a shell script take the place of `lgym fit` in processes of their own."""
+
+    def pretend(script):
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(python))
+
+    return pretend

@@ -128,16 +128,19 @@ def test_a_healthy_run_passes_and_shows_what_the_model_sees(checked, tmp_path):
 
 
 def test_what_is_written_is_json(checked, tmp_path):
-    """The interval of one episode is infinite, which JSON cannot say."""
+    """The interval of one episode is infinite, which JSON cannot say. The folder need not be there."""
     status, said = checked(
-        random_episodes=1, data__episodes_per_rollout=1, data__num_envs=1, json=tmp_path / "check.json"
+        random_episodes=1,
+        data__episodes_per_rollout=1,
+        data__num_envs=1,
+        json=tmp_path / "new" / "check.json",
     )
     assert status == 0, said
 
     def refuse(constant):
         raise AssertionError(constant)
 
-    record = json.loads((tmp_path / "check.json").read_text(), parse_constant=refuse)
+    record = json.loads((tmp_path / "new" / "check.json").read_text(), parse_constant=refuse)
     assert record["scores"]["played at random"]["ci95"] is None
 
 

@@ -71,7 +71,10 @@ def test_the_card_shows_the_learning_curve(run, tmp_path):
         assert picture.size == (600, 360)
         assert len(set(picture.convert("L").tobytes())) > 10
     shutil.copytree(run, tmp_path / "bare", ignore=shutil.ignore_patterns("events.out*"))
+    (tmp_path / "bare" / "push").mkdir()
+    (tmp_path / "bare" / "push" / "old.gguf").touch()
     main(["push", "me/echo", str(tmp_path / "bare"), "--dry-run"])
+    assert not (tmp_path / "bare" / "push" / "old.gguf").exists()
     assert "learning_curve" not in (tmp_path / "bare" / "push" / "README.md").read_text()
 
 
@@ -84,6 +87,25 @@ def test_gguf_files_lie_beside_a_modelfile(run, tmp_path, capsys):
     fields = gguf.GGUFReader(tmp_path / "model-f32.gguf").fields
     assert fields["general.name"].contents() == "Echo-v0-PPO"
     assert "model-f32.gguf" in capsys.readouterr().out
+
+
+def test_the_base_is_loaded_as_the_run_did(tmp_path, monkeypatch):
+    """The adapter of a revision was added to the main branch's weights."""
+    asked = []
+
+    def loaded(model, **options):
+        asked.append((model, options["revision"], options["trust_remote_code"]))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("lgym.models.export.merged.load_model_and_tokenizer", loaded)
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    llm = {"model": "me/model", "revision": "v2", "trust_remote_code": True}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model": {"init_args": {"llm": llm}}}))
+    for base in (None, "elsewhere"):
+        with pytest.raises(ConfigError, match="enough"):
+            _ = find(tmp_path, base, "q8_0", None).merged
+    assert asked == [("me/model", "v2", True), ("elsewhere", None, False)]
 
 
 def test_an_adapters_folder_alone_needs_its_base(run, model_folder, tmp_path):
@@ -228,7 +250,11 @@ def hub(monkeypatch):
 
 
 def test_the_hub_gets_the_adapter_with_its_card(run, tmp_path, hub, capsys):
+    """And nothing that lay in the folder before."""
+    for name in ("model-q8_0.gguf", "README.md"):
+        (tmp_path / name).write_text("of an earlier push")
     main(["push", "me/echo", str(run), "--out", str(tmp_path)])
+    assert "model-q8_0.gguf" not in hub.files
     assert hub.asked[0] == "/api/repos/create"
     assert (
         hub.files["adapter_model.safetensors"] == (run / "adapter" / "adapter_model.safetensors").read_bytes()

@@ -210,9 +210,9 @@ def test_the_agents_file_keeps_what_was_given(settings, model_folder):
     model = f"--model.init_args.llm.model={model_folder}"
     agent = "--data.agent=lgym.agents.GeneralAgent"
     given = ["--data.agent.init_args.drop=[velocity]", "--data.agent.init_args.pattern=x(.*)"]
-    files = ["--agent=words_of_2048.py", "--out=run.yaml", "--trainer.accelerator=cpu"]
+    files = ["--agent=words_of_2048.py", "--out=new/run.yaml", "--trainer.accelerator=cpu"]
     main(["new", "MountainCar-v0", *files, model, agent, *given])
-    written = settings("--config=run.yaml")["data.agent"]()
+    written = settings("--config=new/run.yaml")["data.agent"]()
     game = make_env("MountainCar-v0")
     written.bind(game)
     assert "velocity" not in written.format_observation(game.reset(seed=0)[0])

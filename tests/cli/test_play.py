@@ -36,6 +36,15 @@ class DrawnEnv(EchoEnv):
         return np.full((4, 4, 3), 80 * self._shown + self._left, dtype=np.uint8)
 
 
+class EndingEnv(EchoEnv):
+    """Behind its end it shows what no agent has a word for."""
+
+    observation_space = gymnasium.spaces.Discrete(4)
+
+    def step(self, action):
+        return 3, *super().step(action)[1:]
+
+
 class RudeAgent(EchoAgent):
     """Its words hold what a terminal acts on."""
 
@@ -45,6 +54,7 @@ class RudeAgent(EchoAgent):
 
 if "Drawn-v0" not in gymnasium.registry:
     gymnasium.register("Drawn-v0", DrawnEnv)
+    gymnasium.register("Ending-v0", EndingEnv)
 
 
 @pytest.fixture
@@ -139,6 +149,12 @@ def test_a_person_plays_without_a_model(played, monkeypatch):
     assert "2 episodes, mean return" in said
     word = EchoEnv().reset(seed=0)[0]
     assert ("Return +1" in said.split("Episode 2")[0]) == (word == 0)
+
+
+def test_what_is_behind_the_end_is_not_put_into_words(played, monkeypatch):
+    """In training it never is, so that agents need no words for it."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("red\n"))
+    assert "after 1 turn, terminated" in played(data__env="Ending-v0", human="true")
 
 
 def test_the_end_of_the_input_ends_the_game(played, monkeypatch):

@@ -53,8 +53,9 @@ def test_what_is_no_space_is_refused(text, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "dqn"])
-def test_the_spaces_that_come_with_lgym_name_options(name, capsys):
-    """Each is parsed, with a value of its own, by `fit` on the YAML that it is for."""
+def test_the_spaces_that_come_with_lgym_name_options(name, tmp_path, capsys):
+    """Each is parsed, with a value of its own, by `fit` on the YAML that it is for; the best of a sweep as a
+    YAML has the same settings."""
     space = read_space(SPACES / f"{name}.yaml")
     (config,) = [
         word
@@ -62,11 +63,20 @@ def test_the_spaces_that_come_with_lgym_name_options(name, capsys):
         if word.startswith("configs/") and "spaces" not in word
     ]
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
-    words = TrialRun(SPACES.parents[1] / config, suggest(space, study.ask()), Path("runs")).command
-    with pytest.raises(SystemExit) as stop:
-        main([*words[:-2], "--print_config"])  # without its checkpoint
-    assert stop.value.code == 0
-    assert "AdamW" in capsys.readouterr().out
+    settings, file = suggest(space, study.ask()), SPACES.parents[1] / config
+    best = with_settings(yaml.safe_load(file.read_text()), settings)
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(best, sort_keys=False))
+    printed = []
+    for words in (
+        TrialRun(file, settings, Path("runs")).command[:-4],
+        ["fit", "--config", str(tmp_path / "best.yaml")],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "--print_config"])  # without folder and checkpoint
+        assert stop.value.code == 0
+        printed.append(yaml.safe_load(capsys.readouterr().out))
+    assert printed[0]["model"]["init_args"]["optimizer"]["class_path"] == "torch.optim.AdamW"
+    assert printed[0] == printed[1]
 
 
 def study_of(values, direction="maximize"):
@@ -117,6 +127,19 @@ def test_nested_settings_are_changed_in_a_copy():
     assert config == {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
 
 
+def test_settings_of_an_object_are_as_the_command_line_takes_them():
+    """Its own name is its class, under which its arguments stay; `init_args` may be left out."""
+    config = {"o": {"class_path": "A", "init_args": {"x": 1}}, "p": "B"}
+    settings = {"o.init_args.y": 2, "o": "A", "o.z.w": 3, "p.init_args.x": 4, "q.x": 5, "q": "C"}
+    assert with_settings(config, settings) == {
+        "o": {"class_path": "A", "init_args": {"x": 1, "y": 2, "z": {"w": 3}}},
+        "p": {"class_path": "B", "init_args": {"x": 4}},
+        "q": {"class_path": "C", "init_args": {"x": 5}},
+    }
+    assert with_settings(config, {"o": "B", "p": None}) == {"o": "B", "p": None}
+    assert config == {"o": {"class_path": "A", "init_args": {"x": 1}}, "p": "B"}
+
+
 def test_a_trial_whose_process_is_gone_is_queued_again_for_the_same_folder():
     """Three times, and no more."""
     study = optuna.create_study()
@@ -163,6 +186,64 @@ def base(tmp_path, model_folder):
 def words_of(folder: Path, trials: int) -> list[str]:
     return ["sweep", "--config", str(folder / "pole.yaml"), "--space", str(folder / "space.yaml"),
             "--runs", str(folder / "runs"), f"--trials={trials}"]  # fmt: skip
+
+
+@pytest.fixture
+def pretended(tmp_path, monkeypatch):
+    """A sweep whose runs pretend."""
+    (tmp_path / "pole.yaml").write_text("seed_everything: 0\n")
+    (tmp_path / "space.yaml").write_text("data.update_epochs: {low: 1, high: 1000000}\n")
+    monkeypatch.setattr("lgym.cli.sweep.trial_run.POLL_SECONDS", 0.01)
+    return tmp_path
+
+
+def test_a_sweep_whose_trials_all_fail_ends(pretended, pretended_fit, capsys):
+    """Catches one that went on for ever."""
+    pretended_fit("exit 2")
+    with pytest.raises(SystemExit):
+        main(words_of(pretended, 20))
+    log = pretended / "runs" / "pole" / "trial_4" / "log.txt"
+    assert f"5 trials failed one after the other; {log} says why" in capsys.readouterr().err
+
+
+def test_a_metric_that_no_run_logs_ends_a_sweep_before_its_trials(pretended, pretended_fit, capsys):
+    """Whenever it is called."""
+    pretended_fit("exit 0")
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main([*words_of(pretended, 20), "--metric=val/nothing"])
+        assert "--metric val/nothing: the run in" in capsys.readouterr().err
+    assert not (pretended / "runs" / "pole" / "trial_0").exists()
+
+
+@pytest.mark.parametrize("signal_name", ["INT", "TERM"])
+def test_an_interrupted_sweep_loses_no_run(pretended, pretended_fit, monkeypatch, capsys, signal_name):
+    """The first run and a trial are interrupted, and go on with the same settings in the same folder; nothing
+    is left running, and that is no error."""
+    calls = pretended / "calls"
+    pretended_fit(
+        f'echo "$@" >> {calls}; n=$(wc -l < {calls})\n'
+        f"if [ $((n % 2)) = 1 ]; then sleep 0.2; kill -{signal_name} $PPID; exec sleep 20; fi"
+    )
+    monkeypatch.setattr(TrialRun, "values", lambda run, metric: [0.5])
+    handlers = {signal.SIGTERM: lambda *_: None, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    begun = time.monotonic()
+    try:
+        for _ in range(2):
+            main(words_of(pretended, 1))
+            assert "Interrupted" in capsys.readouterr().out
+        main(words_of(pretended, 1))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert time.monotonic() - begun < 20
+    first, first_again, trial, trial_again = calls.read_text().splitlines()
+    assert first == first_again
+    assert trial == trial_again
+    said = capsys.readouterr().out
+    assert "The settings of" not in said
+    assert "No trial was better than the YAML's own settings: val_sampled/return_mean 0.5." in said
 
 
 @pytest.mark.slow

@@ -118,6 +118,28 @@ def test_demonstrations_are_shown_with_the_working_memory():
     assert texts == ["This episode:\na cell -> down (+0)\nNow:\na cell", "a cell"]
 
 
+def test_demonstrations_are_made_with_the_settings_that_the_run_began_with():
+    """They were made before a checkpoint said what these are."""
+
+    class Clock:
+        def demonstrations(self, agent, make_env):
+            return [Demonstration(f"limit {make_env.keywords['max_episode_steps']}", "down")]
+
+    policy = CandidateScorer()
+    policy.demonstrated = lambda prompt, text, token_ids, choice: choice_response(prompt, choice)
+    data = RolloutDataModule(
+        env="FrozenLake-v1",
+        agent=FrozenLakeAgent(),
+        episodes_per_rollout=1,
+        num_envs=1,
+        demonstrations=[Clock()],
+    )
+    attach(data, RecordingLearner(policy, imitation_weight=1.0)).setup("fit")
+    assert data._sft_sampler().demonstrations[0].observation_text == "limit None"
+    data.load_state_dict({"ranks": [], "rollouts": 1, "measured": {"max_episode_steps": 7}})
+    assert data._sft_sampler().demonstrations[0].observation_text == "limit 7"
+
+
 @pytest.mark.parametrize("name", ["update_epochs", "minibatch_size"])
 def test_passes_over_a_rollout_are_refused_where_replay_is_learned_from(name):
     data = attach(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from helpers.transitions import chain
 from lgym.data import ReplayBuffer
+from lgym.data.rollout.training_play import TrainingPlay
 from lgym.transitions import COLUMNS, TransitionBatch
 from lgym.types import ConfigError
 
@@ -114,6 +116,13 @@ def test_an_empty_one_is_restored():
     buffer = ReplayBuffer()
     buffer.load_state_dict(ReplayBuffer().state_dict())
     assert len(buffer) == 0
+
+
+def test_a_checkpoint_of_a_run_without_a_buffer_is_refused():
+    """Such as that of PPO, where DQN is to go on from it."""
+    state = TrainingPlay(0, SimpleNamespace(state_dict=dict)).state_dict()
+    with pytest.raises(ConfigError, match="The checkpoint has no replay buffer"):
+        TrainingPlay(0, None, ReplayBuffer()).load_state_dict(state)
 
 
 def test_what_an_older_version_wrote_is_refused():

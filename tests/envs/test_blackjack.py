@@ -6,14 +6,16 @@ from functools import cache
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.toy_text.blackjack import cmp, deck, is_bust, score, sum_hand, usable_ace
+from gymnasium.envs.toy_text.blackjack import cmp, deck, is_bust, is_natural, score, sum_hand, usable_ace
 
-from lgym.envs import blackjack
+from lgym.agents import BlackjackAgent
+from lgym.envs import blackjack, make_env
 
 STATES = blackjack.states()
 INDEX = {state: number for number, state in enumerate(STATES)}
 BELOW_17 = np.array([total < 17 for total, _, _ in STATES], dtype=float)
 MIXED = np.random.default_rng(0).random(280)
+PAYS_NATURALS = {"natural": True, "sab": False}
 POLICIES = {
     "stay": np.zeros(280),
     "hit": np.ones(280),
@@ -77,10 +79,18 @@ def test_policy_value_matches_a_naive_recursion_over_cards(policy):
     expected = sum(value(a + b, 1 in (a, b), dealer) for a, b, dealer in deals) / 13**3
     assert blackjack.policy_value(policy) == pytest.approx(float(expected), abs=1e-12)
 
+    always = naive_values(np.zeros(280))  # a natural that stays
+    for a, b, dealer in deals:
+        if is_natural([a, b]):
+            stays = 1 - Fraction(float(policy[INDEX[21, dealer, 1]]))
+            wins = Fraction(sum(not is_natural([dealer, hidden]) for hidden in deck), 13)
+            expected += stays * (wins - always(a + b, True, dealer)) / 13**3
+    assert blackjack.policy_value(policy, sab=True) == pytest.approx(float(expected), abs=1e-12)
+
 
 def test_policy_value_matches_hands_played_in_gymnasium(policy):
     """A solver of other rules than those the installed Gymnasium plays is of no use as a yardstick."""
-    env = gymnasium.make("Blackjack-v1", disable_env_checker=True)
+    env = gymnasium.make("Blackjack-v1", disable_env_checker=True, sab=False)
     rng = np.random.default_rng(1)
     returns = []
     for hand in range(3000):
@@ -92,6 +102,21 @@ def test_policy_value_matches_hands_played_in_gymnasium(policy):
         returns.append(reward)
     bound = max(4 * np.std(returns) / 3000**0.5, 1e-3)  # four standard errors
     assert abs(np.mean(returns) - blackjack.policy_value(policy)) < bound
+
+
+def test_the_agent_knows_the_rules_of_its_environment():
+    """Catches reference returns of another game than `Blackjack-v1` as it is registered, with `sab`."""
+    optimal = {}
+    for name, rules in {"registered": {}, "plain": {"sab": False}, "pays": PAYS_NATURALS}.items():
+        agent = BlackjackAgent()
+        agent.bind(env := make_env("Blackjack-v1", rules))
+        optimal[name] = agent.reference_returns().get("optimal")
+        env.unwrapped.reset(seed=0)
+        env.unwrapped.player, env.unwrapped.dealer = [1, 10], [7, 7, 7]
+        assert env.unwrapped.step(0)[1] == float(name == "registered")
+    assert optimal["registered"] == pytest.approx(-0.0431, abs=5e-5)
+    assert optimal["plain"] == pytest.approx(-0.0466, abs=5e-5)
+    assert optimal["pays"] is None
 
 
 def test_known_values():

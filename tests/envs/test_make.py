@@ -195,6 +195,64 @@ def test_every_environment_has_a_time_limit(env_id, given, limit):
         assert next((n for n in range(1, 1101) if env.step(0)[3]), None) == limit  # up ends nowhere
 
 
+class Loose(gymnasium.Env):
+    """An environment that returns what it is told to."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, first=(0, {}), result=(0, 0.0, False, False, {})):
+        self.first, self.result = first, result
+
+    def reset(self, *, seed=None, options=None):
+        return self.first
+
+    def step(self, action):
+        return self.result
+
+
+@pytest.fixture
+def loose():
+    gymnasium.register("Loose-v0", Loose)
+    yield "Loose-v0"
+    del gymnasium.registry["Loose-v0"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({"first": np.zeros(2)}, r"reset returned array\(\[0., 0.\]\); return \(observation, info\)"),
+        ({"first": ("a", "b")}, r"reset returned \('a', 'b'\)"),
+        (
+            {"result": (0, 1.0, True, {})},
+            r"step returned \(0, 1.0, True, {}\); return \(observation, reward,",
+        ),
+        ({"result": (0, np.ones(2), True, False, {})}, "the reward array.*not one number"),
+    ],
+)
+def test_an_environment_that_returns_something_else_is_named(loose, returned, said):
+    """Catches Gym's old API, which ends in an error of whatever unpacks it."""
+    env = make_env(loose, returned)
+    with pytest.raises(TypeError, match=said):
+        env.step(env.reset(seed=0)[0])
+
+
+@pytest.mark.parametrize("reward", [np.array([-0.5]), np.float32(-0.5), -0.5])
+@pytest.mark.parametrize("frame_skip", [1, 2])
+def test_a_reward_may_be_an_array_of_one_number(loose, reward, frame_skip):
+    """As it becomes where it is computed from a vector; NumPy makes no float of it."""
+    env = make_env(loose, {"result": (0, reward, True, False, {})}, frame_skip=frame_skip)
+    env.reset(seed=0)
+    assert env.step(0)[1] == -0.5
+
+
+def test_a_limit_that_an_environment_sets_at_its_reset_is_kept(loose):
+    """Catches a level of BabyAI, whose limit follows its mission, that is cut at 1,000 steps."""
+    env = make_env(loose)
+    env.unwrapped.max_steps = 1003
+    env.reset(seed=0)
+    assert next(n for n in range(1, 1101) if env.step(0)[3]) == 1003
+
+
 def test_the_time_limit_counts_steps_inside_a_frame_skip():
     """Catches a limit of 1,000 turns, which are 4,000 steps."""
     env = make_env("CliffWalking-v1", frame_skip=4)

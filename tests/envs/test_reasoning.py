@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from lgym.agents.experts import Walkthrough
 from lgym.envs import make_env
 from lgym.envs.reasoning import ReasoningGymEnv
+from lgym.types import ConfigError
 
 
 @pytest.fixture
@@ -26,6 +27,23 @@ def test_the_right_answer_is_a_success_and_another_is_not(env):
     env.reset(seed=0)
     _, reward, terminated, _, after = env.step(f" {Walkthrough().act(question, info)} ")
     assert (reward, terminated, after["success"]) == (1.0, True, True)
+
+
+def test_an_answer_of_another_form_is_wrong_and_ends_no_run():
+    """Catches a task's own score that raises for words where it counts on numbers."""
+    pytest.importorskip("reasoning_gym")
+    env = ReasoningGymEnv("prime_factorization", items=3)
+    env.reset(seed=0)
+    assert env.step("The factors are 2 and 3")[1] == 0.0
+
+
+def test_a_task_that_tells_no_answer_has_none_to_demonstrate():
+    """Catches a hundred demonstrations of the word None."""
+    pytest.importorskip("reasoning_gym")
+    observation, info = ReasoningGymEnv("rush_hour", items=3).reset(seed=0)
+    assert info == {"success": False}
+    with pytest.raises(ConfigError, match="the info has none"):
+        Walkthrough().act(observation, info)
 
 
 def test_questions_are_numbered_and_kept_apart(env):

@@ -91,6 +91,13 @@ def test_the_run_does_not_notice():
     assert TextEnv(f"{GAMES}.Drawing")._game.letters == env._game.letters
 
 
+def test_a_method_of_textarenas_name_makes_no_game_of_its():
+    """Catches one letter of a game's text that is taken for the whole, and a step by a name it has not."""
+    env = TextEnv(f"{GAMES}.Observed")
+    assert env.reset(seed=0)[0] == "Guess."
+    assert env.step("a")[0] == "You said a."
+
+
 @pytest.mark.parametrize(
     ("class_path", "said"),
     [

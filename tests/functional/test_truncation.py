@@ -53,6 +53,13 @@ def test_a_nucleus_ends_where_its_probability_is_reached():
     assert int(truncate_logits(torch.zeros(4), top_p=0.5).isfinite().sum()) == 2
 
 
+def test_a_nucleus_is_summed_in_fp32():
+    """In bf16 sums of a thousand probabilities of 0.001 are rounded: of 0.5005, 501 are needed."""
+    cut = truncate_logits(torch.zeros(1000, dtype=torch.bfloat16), top_p=0.5005)
+    assert cut.dtype == torch.bfloat16
+    assert int(cut.isfinite().sum()) == 501
+
+
 def test_no_limits_cut_nothing():
     """Catches a nucleus of 1 that is searched for: rounded sums of many probabilities reach 1 before the last
     of them."""

@@ -40,6 +40,19 @@ class Gem:
         Gem.closed = True
 
 
+class Observed:
+    """A game of one's own that has a method by the name of TextArena's."""
+
+    def get_observation(self):
+        return "Guess."
+
+    def reset(self):
+        return self.get_observation()
+
+    def step(self, text):
+        return f"You said {text}.", 0.0, False
+
+
 class Arena:
     """TextArena's interface, for one player."""
 

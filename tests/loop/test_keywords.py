@@ -118,10 +118,10 @@ def test_none_is_as_good_as_not_given():
 
 def test_trls_divergence_is_taken_from_the_rewards():
     settings = learner(init_kl_coef=0.2, adap_kl_ctrl=False).loss_config
-    assert (settings.kl_coef, settings.kl_in, settings.kl_estimator) == (0.2, "reward", "k1")
-    assert learner(init_kl_coef=0.2, kl_penalty="mse").loss_config.kl_estimator == "k2"
-    with pytest.raises(ValueError, match="kl_penalty is 'full'"):
-        learner(kl_penalty="full")
+    assert (settings.kl_coef, settings.kl_in, settings.ref_kl_estimator) == (0.2, "reward", "k1")
+    assert learner(kl_penalty="kl").loss_config == LossConfig()
+    with pytest.raises(ValueError, match="kl_penalty is 'mse'; lgym has 'kl'"):
+        learner(init_kl_coef=0.2, kl_penalty="mse")
 
 
 def test_lgyms_own_names_are_taken_as_well():
@@ -144,7 +144,13 @@ def test_what_has_no_meaning_is_told(name):
 
 
 def test_no_keyword_means_two_things():
-    tables = [set(LEARNING), set(LOSS), set(OFF), set(WITHOUT_MEANING), {"learning_rate", "cliprange"}]
+    tables = [
+        set(LEARNING),
+        set(LOSS),
+        set(OFF),
+        set(WITHOUT_MEANING),
+        {"learning_rate", "cliprange", "kl_penalty"},
+    ]
     assert sum(map(len, tables)) == len(set().union(*tables))
 
 

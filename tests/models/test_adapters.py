@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file
 
 from helpers import tiny
@@ -86,6 +86,23 @@ def test_an_adapter_of_peft_is_trained_without_its_dropout(model_folder, tmp_pat
     dropouts = [module for module in llm.modules() if isinstance(module, torch.nn.Dropout)]
     assert dropouts
     assert all(module.p == 0 for module in dropouts)
+
+
+def test_a_block_of_peft_may_be_a_number(model_folder, tmp_path):
+    lora = LoraConfig(r=2, target_modules=["q_proj"], layers_to_transform=1, task_type="CAUSAL_LM")
+    get_peft_model(tiny.causal_lm(), lora).save_pretrained(tmp_path)
+    llm = built(model_folder, adapter=str(tmp_path), lora=LoraSettings(last_blocks=1))
+    trained = {name for name, p in llm.model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all(".layers.1." in name for name in trained)
+
+
+def test_virtual_tokens_are_no_adapter(model_folder, tmp_path):
+    """It was said that they do not fit the model."""
+    virtual = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    get_peft_model(tiny.causal_lm(), virtual).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"consists of virtual tokens \(PromptTuningConfig\)"):
+        built(model_folder, adapter=str(tmp_path))
 
 
 def test_what_does_not_fit_is_refused(run, model_folder, tmp_path):

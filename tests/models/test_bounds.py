@@ -100,6 +100,24 @@ def test_what_is_written_at_once_is_bounded_in_tokens(monkeypatch, bound):
     ]
 
 
+def test_each_response_to_a_prompt_counts(monkeypatch):
+    """Four responses to each of three prompts, of 24 tokens each: 200 tokens hold those to two prompts. The
+    bound was exceeded by the size of a group."""
+    asked = [prompt for prompt in prompts_of(20, 0, 0, count=3) for _ in range(4)]
+    sizes = []
+    write = text_generation.generate
+
+    def counted(llm, prompts, **options):
+        sizes.append(len(prompts))
+        return write(llm, prompts, **options)
+
+    monkeypatch.setattr(text_generation, "generate", counted)
+    policy = GenerationPolicy(max_new_tokens=4, kv_cache_tokens=200)
+    policy.bind(tiny.llm())
+    policy.act(asked, None)
+    assert sizes == [8, 4]
+
+
 def test_new_prompts_and_values_are_run_in_parts(monkeypatch):
     """All new prompts were one pass, and 256 whole prompts one pass for their values."""
     for module in (prefill, policy_module, candidate_policy):

@@ -10,7 +10,9 @@ from lgym.cache import cache_folder
 from lgym.models import LLMConfig, LoraSettings, ModelNotFoundError, build_llm
 from lgym.models import build as build_module
 from lgym.models.build import assemble_llm
+from lgym.models.llm import ValueHeadLLM
 from lgym.models.registry import DEFAULT, REGISTRY, converted_folder, find_entry
+from lgym.types import ConfigError
 
 
 def test_a_folder_is_a_model(model_folder):
@@ -158,6 +160,57 @@ def test_dropout_of_the_base_model_is_off():
     a, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
     b, _ = llm.hidden_states([(1, 2, 3)], [3], row_length=8)
     assert torch.equal(a, b)
+
+
+def test_no_layers_are_dropped():
+    """OPT may leave whole blocks out in training, by a rate that is not called dropout."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    sizes = {"vocab_size": 260, "hidden_size": 32, "ffn_dim": 32, "word_embed_proj_dim": 32}
+    model = OPTForCausalLM(OPTConfig(**sizes, num_hidden_layers=4, num_attention_heads=2, layerdrop=0.9))
+    ids = torch.tensor([[3, 4, 5]])
+    expected = model.eval()(ids).logits
+    build_module._disable_dropout(model)
+    assert torch.equal(model.train()(ids).logits, expected)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "phimoe"])
+def test_routers_choose_without_noise(family):
+    """Mixtral's input may have noise in training, and PhiMoE samples its experts: the policy that learned was not
+    the one that played."""
+    import transformers
+
+    sizes = {"vocab_size": 260, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.3}
+    make = {"mixtral": transformers.MixtralConfig, "phimoe": transformers.PhimoeConfig}[family]
+    config = make(**sizes, **heads, num_local_experts=4, router_jitter_noise=0.3)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    llm = assemble_llm(
+        model, tiny.tokenizer(), LLMConfig(family, lora=LoraSettings(target_modules=["q_proj"])), DEFAULT
+    )
+    prompt = tuple(range(3, 40))
+    played, learned = (
+        llm.train(mode).hidden_states([prompt], [1], row_length=64)[0] for mode in (False, True)
+    )
+    assert torch.equal(played, learned)
+
+
+def test_a_model_that_cannot_be_run_says_why(monkeypatch):
+    """It was said to scale its logits, and to differ by inf; also where memory ran out."""
+
+    def fail(self, *_, **__):
+        raise error
+
+    monkeypatch.setattr(ValueHeadLLM, "hidden_states", fail)
+    error = KeyError("what")
+    with pytest.raises(
+        ConfigError, match=r"tiny \(llama\): lgym cannot run it \(KeyError: 'what'\)"
+    ) as raised:
+        tiny.llm()
+    assert raised.value.__cause__ is error
+    error = torch.OutOfMemoryError("none is left")
+    with pytest.raises(torch.OutOfMemoryError, match="none is left"):
+        tiny.llm()
 
 
 def test_a_package_that_is_not_installed_has_no_model():

@@ -127,6 +127,18 @@ def test_logits_are_the_models_own(llm):
     torch.testing.assert_close(ours, own[:, [3, 250]], rtol=1e-6, atol=1e-6)
 
 
+def test_an_adapter_of_the_output_layer_counts():
+    """Chosen logits were those of the base's weight, and their normalizer the adapter's."""
+    llm = tiny.llm(torch.float64, LoraSettings(r=2, target_modules=["q_proj", "lm_head"], last_blocks=None))
+    hidden = full_forward(llm, SEQUENCES[0])
+    own = llm.causal_lm(input_ids=torch.tensor([SEQUENCES[0]])).logits[0]
+    tokens = torch.tensor([[3, 250]]).expand(len(hidden), 2)
+    torch.testing.assert_close(llm.lm_head.chosen_logits(hidden, tokens), own[:, [3, 250]])
+    with llm.reference():
+        base = llm.causal_lm.get_output_embeddings()(hidden)
+    assert (own - base).abs().max() > 0.1
+
+
 def test_reference_is_the_model_without_adapters(llm):
     """The frozen reference must be the base model, and the adapters must be back afterwards."""
     base = tiny.causal_lm(torch.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch import nn
 
 from helpers import tiny
@@ -101,6 +101,21 @@ def test_the_saved_adapters_load_into_peft(tmp_path):
 def test_frozen_adapters_are_refused():
     model = adapted(inference_mode=True)
     with pytest.raises(ValueError, match="is_trainable=True"):
+        wrap_pretrained(model, tiny.tokenizer(), LoraSettings())
+
+
+def test_virtual_tokens_are_refused():
+    """They did nothing: the model was run without them."""
+    model = get_peft_model(tiny.causal_lm(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(ValueError, match="consists of virtual tokens"):
+        wrap_pretrained(model, tiny.tokenizer(), LoraSettings())
+
+
+def test_a_model_on_several_devices_is_refused():
+    """It was said to scale its logits in a way of its own."""
+    model = tiny.causal_lm()
+    model.lm_head.to("meta")
+    with pytest.raises(ValueError, match=r"several devices \(cpu, meta\)"):
         wrap_pretrained(model, tiny.tokenizer(), LoraSettings())
 
 

@@ -191,6 +191,17 @@ def test_tokens_have_advantages_of_their_own(monkeypatch):
     assert batch.returns[last, 2] == pytest.approx(1.0)
 
 
+def test_the_level_of_tokens_is_not_that_of_one_turn(monkeypatch):
+    """Undiscounted and without an end, rewards of 5 are known from 13 tokens of which 8 were seen in a row:
+    3 turns in a row made it a third of that."""
+    monkeypatch.setattr(
+        "lgym.modules.ppo.evaluate_batch", lambda policy, batch: SimpleNamespace(values=torch.zeros(6, 4))
+    )
+    module = text_learner(PPO, advantage_level="token", gamma=1.0, **PLAIN)
+    _, metrics = module.prepare(text_rollout(terminated=torch.zeros(2, 3, dtype=torch.bool)))
+    assert metrics["value/offset"] == pytest.approx(5.0 / (13 / 8), rel=1e-6)
+
+
 def test_tokens_without_any_signal_have_nothing_to_learn():
     """Catches a value that is trained on its own errors where all rewards are alike and nothing ends."""
     rollout = text_rollout(rewards=torch.zeros(2, 3), terminated=torch.zeros(2, 3, dtype=torch.bool))
@@ -334,6 +345,14 @@ def test_without_any_signal_there_is_nothing_to_learn(whiten):
     exploring = candidate_learner(whiten_advantages=whiten, entropy_coef=0.1)
     loss, _ = exploring.loss(exploring.prepare(rollout)[0])
     assert loss.item() != 0.0
+
+
+@pytest.mark.parametrize(("place", "idle"), [("loss", False), ("reward", True)])
+def test_a_divergence_from_the_reference_is_something_to_do_in_the_loss(place, idle):
+    """In the rewards it is not: advantages are 0 and the value's errors alone would take steps."""
+    module = candidate_learner(kl_coef=0.1, kl_in=place)
+    batch, _ = module.prepare(candidate_rollout(module, rewards=SAME_REWARDS, terminated=NO_END))
+    assert batch.idle == idle
 
 
 @pytest.mark.parametrize(

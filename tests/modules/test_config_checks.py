@@ -20,6 +20,8 @@ from lgym.modules import A2C, PPO, CriticConfig, GiGPO, LossConfig, SFTConfig
         (LossConfig, {"old_kl_coef": -1.0}, "old_kl_coef is -1.0"),
         (LossConfig, {"kl_coef": -1.0}, "kl_coef is -1.0"),
         (LossConfig, {"kl_coef": 0.1, "kl_estimator": "k1"}, "k1 has no gradient"),
+        (LossConfig, {"kl_in": "reward", "kl_estimator": "k2"}, "k2 in the rewards does not pull"),
+        (LossConfig, {"kl_in": "reward", "kl_estimator": "k3"}, "choose k1, or set kl_in: loss"),
         (LossConfig, {"kl_estimator": "k9"}, "kl_estimator is 'k9'; choose one of k1, k2, k3"),
         (LossConfig, {"kl_in": "rewards"}, "kl_in is 'rewards'; choose one of loss, reward"),
         (

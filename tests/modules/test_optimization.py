@@ -22,15 +22,17 @@ def ppo(model_folder, **settings) -> PPO:
 
 
 def test_accumulated_minibatches_are_one_large_one(tmp_path, model_folder):
-    """Three minibatches of one prompt each, accumulated, take the step of one minibatch with all three."""
+    """Three minibatches of one prompt each, accumulated, take the step of one minibatch with all three, and
+    log its loss, though they have turns of unequal numbers."""
     runs = {"whole": (3, 1), "parts": (1, 3), "steps": (1, 1)}
-    weights, steps = {}, {}
+    weights, steps, losses = {}, {}, {}
     for name, (size, accumulated) in runs.items():
         module = ppo(model_folder, optimizer=partial(torch.optim.SGD, lr=0.1))
         trainer = {"max_epochs": 1, "accumulate_grad_batches": accumulated}
         curves = fit(module, tmp_path, data={"update_epochs": 1, "minibatch_size": size}, trainer=trainer)
         weights[name] = trained_state(module, module.state_dict())
-        (steps[name],) = curves["optim/steps"]
+        (steps[name],), (losses[name],) = curves["optim/steps"], curves["loss/total"]
+    assert losses["parts"] == pytest.approx(losses["whole"], rel=1e-4)
     assert steps == {"whole": 1, "parts": 1, "steps": 3}
     for key, value in weights["whole"].items():
         torch.testing.assert_close(weights["parts"][key], value, rtol=1e-4, atol=1e-6)

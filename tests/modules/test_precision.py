@@ -67,6 +67,23 @@ def test_an_overflow_in_fp16_is_left_to_the_scaler(tmp_path, model_folder):
     assert any("lora_B" in name and bool(p.any()) for name, p in module.named_parameters())
 
 
+def test_a_skipped_minibatch_keeps_what_a_scaler_has_accumulated(tmp_path, model_folder):
+    """Without a loss in the last minibatch the scaler takes no step, and the gradients of those before it were
+    dropped."""
+
+    class SkipsTheLast(PPO):
+        def loss(self, batch):
+            return (None, {}) if self.trainer.is_last_batch else super().loss(batch)
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    module = SkipsTheLast(llm=tiny_config(model_folder), critic=CriticConfig())
+    data = {"minibatch_size": 1, "update_epochs": 1}  # of three prompts
+    plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
+    trainer = {"max_epochs": 1, "accumulate_grad_batches": 3, "plugins": plugins}
+    assert fit(module, tmp_path, data=data, trainer=trainer)["optim/steps"] == [1]
+    assert any("lora_B" in name and bool(p.any()) for name, p in module.named_parameters())
+
+
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
 def test_a_quantized_model_learns(tmp_path, model_folder, quantization):
     """bitsandbytes' layers under fp32 adapters, on the CPU too."""

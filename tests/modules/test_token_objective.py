@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from helpers.prompts import response_batch
-from helpers.rollouts import RESPONSE_IDS, TEXT_PROMPTS, shift, text_learner, text_rollout
+from helpers.rollouts import (
+    RESPONSE_IDS,
+    TEXT_PROMPTS,
+    candidate_learner,
+    candidate_rollout,
+    shift,
+    text_learner,
+    text_rollout,
+)
 from lgym.modules import A2C, GRPO, PPO, RLOO, CriticConfig
 from lgym.rollout import Response
 
@@ -53,6 +61,16 @@ def test_the_loss_is_that_of_a_plain_loop(aggregation, size, repeated):
     assert len(minibatches) == -(-(3 if repeated else 4) // size)
     parts = [float(module.loss(part)[0].detach()) for part in minibatches]
     assert sum(parts) / len(parts) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_choice_is_one_token_of_any_aggregation():
+    """Catches a division by the limit of a policy that writes nothing, which is 0."""
+    module, losses = candidate_learner(entropy_coef=0.1), []
+    batch, _ = module.prepare(candidate_rollout(module))
+    for aggregation in ("sequence_mean", "token_mean", "max_length"):
+        module.loss_config = replace(module.loss_config, loss_aggregation=aggregation)
+        losses.append(float(module.loss(batch)[0].detach()))
+    assert losses[1:] == pytest.approx(losses[:1] * 2, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch
 
 from helpers import tiny
 from helpers.prompts import make_prompt
+from lgym.models.lm_head import LMHead
 from lgym.policies import CandidatePolicy
 
 TEXTS = ("go", "go on", "go off", "stop", "a")
@@ -59,6 +60,19 @@ def test_constrained_decoding_runs_no_token_behind_the_last_choice():
     assert all(map(len, whole.choice.sequences([prompt])[0]))
     expected = [decoded_logprob(policy.llm, ids, prompt) for ids in prompt.candidate_ids]
     assert logprobs.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_token_that_several_candidates_allow_is_scored_once(monkeypatch):
+    """Each candidate scored all tokens that are allowed at each of its steps: the square of their number."""
+    scored, chosen_logits = [], LMHead.chosen_logits
+
+    def counted(self, hidden, token_ids):
+        scored.append(token_ids.numel())
+        return chosen_logits(self, hidden, token_ids)
+
+    monkeypatch.setattr(LMHead, "chosen_logits", counted)
+    policy_and_logprobs()  # g, s or a, then the end or a space behind `go`, and n or f behind `go o`
+    assert scored[-1] == 3 + 2 + 2  # before it the model was tried out
 
 
 def test_prompts_with_different_candidates_share_a_batch():

@@ -143,6 +143,16 @@ def test_known_distributions_stay_as_they_are():
     assert cache.missing([prompt, PROMPTS[0], PROMPTS[0]]) == [PROMPTS[0]]
 
 
+def test_a_prompt_that_is_given_twice_has_one_row():
+    """Two would leave the rows of all later prompts one behind."""
+    policy = CountingPolicy()
+    distributions, values = policy.distributions(PROMPTS), policy.values(PROMPTS)
+    with policy.llm.frozen_weights():
+        policy.prefetch([PROMPTS[0], PROMPTS[0], PROMPTS[2]])
+        torch.testing.assert_close(policy.distributions(PROMPTS), distributions)
+        torch.testing.assert_close(policy.values(PROMPTS), values)
+
+
 def test_a_run_computes_once_for_each_state_of_the_weights(tmp_path, model_folder, monkeypatch):
     """Rollouts, two evaluations and the exact value: all of them, and the first rollout, take three
     computations."""

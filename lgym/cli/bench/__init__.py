@@ -26,6 +26,7 @@ from lgym.cli.bench.pictures import draw_all
 from lgym.cli.bench.records import LAID_OVER
 from lgym.cli.bench.tables import NEW_PAGE, with_table
 from lgym.cli.runs import newest_run
+from lgym.cli.sigterm import Terminated, sigterm_as_interrupt
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -131,31 +132,40 @@ def carry_out(runs: Sequence[Run], jobs: int = 1) -> Iterator[Run]:
     Of several at a time each has its share of the cores, and its output goes to `output.txt` in its folder.
     """
     pool = ThreadPoolExecutor(jobs)
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         numbered = enumerate(runs, start=1)
-        begun = {pool.submit(_run, run, f"{number} of {len(runs)}", jobs): run for number, run in numbered}
+        begun = {
+            pool.submit(_run, run, f"{number} of {len(runs)}", jobs, processes): run
+            for number, run in numbered
+        }
         for future in as_completed(begun):
             if future.result():
                 yield begun[future]
+    except (Terminated, GeneratorExit):
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _run(run: Run, number: str, jobs: int) -> bool:
-    """Carry out a run that is not finished; true if it is then."""
+def _run(run: Run, number: str, jobs: int, processes: list[subprocess.Popen[bytes]]) -> bool:
+    """Carry out a run that is not finished, in a further one of the processes; true if it is then."""
     say(f"\nRun {number}: {run.name}, seed {run.seed}")
     if run.is_finished:
         return True
     command = [sys.executable, "-m", "lgym.cli", *run.command]
     if jobs == 1:
-        status = subprocess.run(command, check=False).returncode
+        process = subprocess.Popen(command)
     else:
         run.root.mkdir(parents=True, exist_ok=True)
         threads = {"OMP_NUM_THREADS": str(max(1, core_count() // jobs))}
         with (run.root / OUTPUT_FILE).open("a", encoding="utf-8") as output:
-            status = subprocess.run(
-                command, check=False, stdout=output, stderr=output, env=threads | os.environ
-            ).returncode
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=threads | os.environ)
+    processes.append(process)
+    status = process.wait()
     if status != 0:
         where = "" if jobs == 1 else f" (see {run.root / OUTPUT_FILE})"
         ended = f"{run.name}, seed {run.seed}, ended with status {status}{where}"
@@ -173,11 +183,12 @@ def main(words: Sequence[str]) -> None:
         raise ConfigError(f"--jobs is {arguments.jobs}; give 1 or more.")
     finished = 0
     try:
-        for run in carry_out(runs, arguments.jobs):
-            folder = newest_run(run.root)
-            assert folder is not None
-            records.write(records.record_of(folder, run.name), arguments.records)
-            finished += 1
+        with sigterm_as_interrupt():
+            for run in carry_out(runs, arguments.jobs):
+                folder = newest_run(run.root)
+                assert folder is not None
+                records.write(records.record_of(folder, run.name), arguments.records)
+                finished += 1
     except KeyboardInterrupt:
         say("\nInterrupted. `lgym bench` with the same words goes on where it was.")
     known = records.read_all(arguments.records)

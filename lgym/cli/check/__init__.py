@@ -193,6 +193,7 @@ class Checkup:
             record = json.dumps(whole, default=str)
             # The interval of one episode is infinite, which JSON cannot say.
             finite = json.loads(record, parse_constant=lambda constant: None)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(as_json(finite, indent=1) + "\n", encoding="utf-8")
             say(f"The same as data: {path}")
 

@@ -108,7 +108,7 @@ def episodes(file: Path) -> list[dict[str, Any]]:
         for turn in episode["turns"]:
             for name in ("observation_text", "response_text"):
                 turn[name] = truncate_middle(turn[name], LONGEST_TEXT)
-        found[episode["rollout"], episode["seed"]] = episode  # a resumed run may have written it again
+        found[line] = episode  # a resumed run may have written it again
     return list(found.values())[-EPISODES:]
 
 

@@ -36,6 +36,8 @@ class ServeOptions:
         for name in ("port", "max_batch", "max_bytes", "timeout", "max_episodes"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"--{name} is {getattr(self, name)}; it must be above 0.")
+        if self.token is not None and not self.token.strip():
+            raise ConfigError("--token is empty, which anybody can guess: give another, or leave it out.")
         if self.host not in LOOPBACK and self.token is None:
             raise ConfigError(
                 f"--host {self.host} can be reached from other machines: give a --token that requests have "

@@ -237,7 +237,7 @@ class Server:
                 return _error(422, str(error))
             except BusyError:
                 return _error(503, "too many requests wait: try again later")
-            except TimeoutError:
+            except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11
                 return _error(504, f"there was no answer within {self.options.timeout:g} seconds")
 
         return guard

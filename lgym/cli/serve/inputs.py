@@ -38,8 +38,10 @@ def observation_of(space: spaces.Space[Any], value: Any, name: str = "observatio
             found = np.asarray(value, dtype=space.dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise BadInputError(f"{name} does not fit {space}: {error}") from error
-        if isinstance(space, spaces.Discrete):
-            found = np.int64(found) if found.ndim == 0 and float(found) == value else value
+        if np.issubdtype(found.dtype, np.integer) and not np.array_equal(found, value):
+            raise BadInputError(f"{name} does not fit {space}, which has whole numbers")
+        if isinstance(space, spaces.Discrete) and found.ndim == 0:
+            found = np.int64(found)
     if not space.contains(found):
         raise BadInputError(f"{name} does not fit {space}")
     return found

@@ -12,12 +12,14 @@ import argparse
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
+from lgym.cli.sigterm import sigterm_as_interrupt
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -25,8 +27,14 @@ HEARTBEAT, GRACE = 10, 40
 """Seconds between a trial's signs of life, and after which it is taken for dead."""
 
 RETRIES = 3
+FAILURES = 5
+"""Failed trials in a row that end a sweep."""
+
 BASELINE, FIRST_TRY, TRIES = "baseline", "first_try", "tries"
 """Names of what a study, or a trial, keeps beside Optuna's own."""
+
+UNDER_WAY = "under way"
+"""In place of the baseline's result."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -94,8 +102,41 @@ def try_again(study: Any, trial: Any) -> None:
     """Queues a trial whose process is gone once more; its run goes on from its last checkpoint."""
     tries = trial.user_attrs.get(TRIES, 1)
     if tries <= RETRIES:
-        first = trial.user_attrs.get(FIRST_TRY, trial.number)
-        study.enqueue_trial(trial.params, user_attrs={FIRST_TRY: first, TRIES: tries + 1})
+        queue(study, trial, tries + 1)
+
+
+def queue(study: Any, trial: Any, tries: int) -> None:
+    """Queues a trial's settings once more, for the same folder."""
+    study.enqueue_trial(trial.params, user_attrs={FIRST_TRY: first_try(trial), TRIES: tries})
+
+
+def first_try(trial: Any) -> int:
+    """The number of the trial that began the run."""
+    number: int = trial.user_attrs.get(FIRST_TRY, trial.number)
+    return number
+
+
+@dataclass
+class FailureLimit:
+    """Ends a sweep whose trials fail one after the other, as where its space has a wrong name.
+
+    Attributes:
+        folder: of the study.
+        failures: so many of the last trials.
+    """
+
+    folder: Path
+    failures: int = 0
+
+    def __call__(self, study: Any, trial: Any) -> None:
+        """Counts a trial that has ended."""
+        self.failures = self.failures + 1 if trial.state.name == "FAIL" else 0
+        if self.failures == FAILURES:
+            raise ConfigError(
+                f"{FAILURES} trials failed one after the other; "
+                f"{self.folder / f'trial_{first_try(trial)}' / 'log.txt'} says why the last one did. Mend "
+                "it, and `lgym sweep` goes on."
+            )
 
 
 def objective(arguments: argparse.Namespace, space: Any, folder: Path) -> Callable[[Any], float]:
@@ -106,7 +147,7 @@ def objective(arguments: argparse.Namespace, space: Any, folder: Path) -> Callab
     from lgym.cli.sweep.trial_run import TrialFailedError, TrialRun
 
     def carry_out(trial: Any) -> float:
-        place = folder / f"trial_{trial.user_attrs.get(FIRST_TRY, trial.number)}"
+        place = folder / f"trial_{first_try(trial)}"
         run = TrialRun(arguments.config, suggest(space, trial), place, arguments.fit)
         settings = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in run.settings.items())
         say(f"Trial {trial.number}: {settings}")
@@ -116,9 +157,13 @@ def objective(arguments: argparse.Namespace, space: Any, folder: Path) -> Callab
                 if trial.should_prune():
                     say(f"  pruned after rollout {step}, at {value:.5g}")
                     raise TrialPruned
+            values = run.values(arguments.metric)
+        except KeyboardInterrupt:
+            run.stop()  # before another process takes it up
+            queue(trial.study, trial, trial.user_attrs.get(TRIES, 1))
+            raise
         finally:
             run.stop()
-        values = run.values(arguments.metric)
         if not values:
             raise TrialFailedError(f"the run in {place} logged no {arguments.metric}")
         say(f"  {arguments.metric} {values[-1]:.5g}")
@@ -127,31 +172,43 @@ def objective(arguments: argparse.Namespace, space: Any, folder: Path) -> Callab
     return carry_out
 
 
-def baseline(arguments: argparse.Namespace, study: Any, folder: Path) -> float | None:
-    """The result of the YAML's own settings; `None` while another process runs them, or where they fail."""
+def run_baseline(arguments: argparse.Namespace, study: Any, folder: Path) -> None:
+    """Runs the YAML's own settings, unless there is their result, or another process is at it.
+
+    Raises:
+        ConfigError: if the run has come to its end without the metric.
+    """
     from lgym.cli.sweep.trial_run import TrialFailedError, TrialRun
 
-    if BASELINE not in study.user_attrs:
-        study.set_user_attr(BASELINE, None)
-        say(f"The settings of {arguments.config}:")
-        run = TrialRun(arguments.config, {}, folder / BASELINE, arguments.fit)
-        try:
-            for _ in run.reports(arguments.prune_on):
-                pass
-            study.set_user_attr(BASELINE, run.values(arguments.metric)[-1])
-            say(f"  {arguments.metric} {study.user_attrs[BASELINE]:.5g}")
-        except (TrialFailedError, IndexError) as error:
-            say(f"  without a result: {error}")
-        finally:
-            run.stop()
-    return study.user_attrs[BASELINE]
+    if study.user_attrs.get(BASELINE) is not None:
+        return
+    say(f"The settings of {arguments.config}:")
+    run = TrialRun(arguments.config, {}, folder / BASELINE, arguments.fit)
+    result: float | None = None
+    study.set_user_attr(BASELINE, UNDER_WAY)
+    try:
+        for _ in run.reports(arguments.prune_on):
+            pass
+        values = run.values(arguments.metric)
+        if not values:
+            raise ConfigError(
+                f"--metric {arguments.metric}: the run in {run.root} has ended, and logged none. Give one of "
+                "its metrics, by its name in TensorBoard, such as val_greedy/return_mean."
+            )
+        result = values[-1]
+        say(f"  {arguments.metric} {result:.5g}")
+    except TrialFailedError as error:
+        say(f"  without a result: {error}")
+    finally:
+        run.stop()
+        study.set_user_attr(BASELINE, result)
 
 
 def main(words: Sequence[str]) -> None:
     """Carries the study on to its number of trials, and writes what came of it.
 
     Raises:
-        ConfigError: if Optuna is missing, or a file is.
+        ConfigError: if Optuna is missing, or a file is, or the runs fail.
     """
     arguments = parser().parse_args(words)
     try:
@@ -173,19 +230,22 @@ def main(words: Sequence[str]) -> None:
     folder = arguments.runs / (arguments.study or arguments.config.stem)
     folder.mkdir(parents=True, exist_ok=True)
     study, ended = make_study(arguments, folder), (TrialState.COMPLETE, TrialState.PRUNED)
-    own = None
     try:
-        own = baseline(arguments, study, folder)
-        if len(study.get_trials(states=ended)) < arguments.trials:
-            study.optimize(
-                objective(arguments, space, folder),
-                callbacks=[MaxTrialsCallback(arguments.trials, states=ended)],
-                catch=(TrialFailedError,),
-            )
+        with sigterm_as_interrupt():
+            run_baseline(arguments, study, folder)
+            if len(study.get_trials(states=ended)) < arguments.trials:
+                study.optimize(
+                    objective(arguments, space, folder),
+                    callbacks=[MaxTrialsCallback(arguments.trials, states=ended), FailureLimit(folder)],
+                    catch=(TrialFailedError,),
+                )
     except KeyboardInterrupt:
         say("\nInterrupted. `lgym sweep` with the same words goes on.")
+        if not finished(study):
+            return
     if not finished(study):
         raise ConfigError(f"No trial was finished; their folders in {folder} have a log.txt each.")
     for file in write_outcome(study, arguments.config, folder, arguments.metric):
         say(f"  {file}")
-    say(verdict(study, own, arguments.metric))
+    own = study.user_attrs.get(BASELINE)
+    say(verdict(study, own if isinstance(own, float) else None, arguments.metric))

@@ -13,24 +13,44 @@ from optuna.visualization import matplotlib as pictures
 SHOWN = 30
 """Trials in the table."""
 
+OBJECT_KEYS = ("class_path", "init_args", "dict_kwargs")
+"""Keys of an object in a YAML."""
+
 
 def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with some settings changed.
+    """A configuration with some settings changed, as the command line changes it: the name of an object is
+    that of its class, whose `init_args` may be left out in the names of its arguments.
 
     Args:
         config: nested, as a YAML has it.
         settings: by their dotted names.
     """
-    changed = {name: dict(part) if isinstance(part, dict) else part for name, part in config.items()}
-    for name, value in settings.items():
+    changed = dict(config)
+    for name, value in sorted(settings.items()):  # a class before its arguments
         *folders, last = name.split(".")
-        place: dict[str, Any] = changed
+        place = changed
         for folder in folders:
-            part = place.get(folder)
-            place[folder] = dict(part) if isinstance(part, dict) else {}
-            place = place[folder]
-        place[last] = value
+            place = _inside(_owner(place, folder), folder)
+        place = _owner(place, last)
+        known = place.get(last)
+        if not (isinstance(value, str) and isinstance(known, dict) and known.get("class_path") == value):
+            place[last] = value
     return changed
+
+
+def _owner(place: dict[str, Any], name: str) -> dict[str, Any]:
+    """The part of an object that has an argument of that name."""
+    is_argument = "class_path" in place and name not in OBJECT_KEYS
+    return _inside(place, "init_args") if is_argument else place
+
+
+def _inside(place: dict[str, Any], name: str) -> dict[str, Any]:
+    """The settings below a name, in a copy that takes their place; a text there is a class."""
+    known = place.get(name)
+    if isinstance(known, str):
+        known = {"class_path": known}
+    place[name] = dict(known) if isinstance(known, dict) else {}
+    return place[name]
 
 
 def finished(study: Study) -> list[FrozenTrial]:

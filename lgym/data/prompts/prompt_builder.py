@@ -1,6 +1,7 @@
 """From an observation's text to the tokens of a prompt."""
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from jinja2 import TemplateError
@@ -16,6 +17,14 @@ middle of a rollout too: prompts are equal by their content, so that nothing but
 CHARACTERS_PER_TOKEN = 10
 """An observation is cut to so many characters for each token of the model's context before anything is
 encoded."""
+
+TODAY = datetime(2024, 7, 26)
+"""The day of every prompt whose chat template writes it, that which Llama 3.2 names without a clock: by the
+calendar, a run that goes on past midnight would have other prompts."""
+
+_CODES = "".join(f"|replace('%{code}', '{TODAY.strftime('%' + code)}')" for code in "aAbBdHIjmMpSyY")
+FIXED_CLOCK = f"{{% macro strftime_now(format) %}}{{{{ format{_CODES} }}}}{{% endmacro %}}\n"
+"""Jinja that a chat template calls in place of transformers' `strftime_now`; by itself it renders nothing."""
 
 
 class PromptBuilder:
@@ -55,6 +64,7 @@ class PromptBuilder:
         self._context_length = context_length
         self._prompts: dict[tuple[Any, tuple[str, ...]], Prompt] = {}
         self._tokens = 0  # in them
+        self._template = FIXED_CLOCK + tokenizer.get_chat_template()
         self._takes_system_role = True
         try:
             self._apply_template(self._messages((), ""))
@@ -209,7 +219,9 @@ class PromptBuilder:
         return text
 
     def _apply_template(self, messages: Sequence[Message]) -> str:
-        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return self.tokenizer.apply_chat_template(
+            messages, chat_template=self._template, add_generation_prompt=True, tokenize=False
+        )
 
 
 def _require_distinct(prompt: Prompt) -> None:

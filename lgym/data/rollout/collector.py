@@ -35,7 +35,8 @@ class Collector:
     Args:
         runners: the environments.
         first_seed: reset seed of the first episode.
-        kept_transcripts: of how many episodes a rollout to keep the text.
+        kept_transcripts: of how many episodes that end in a rollout to keep the text, of the first as many
+            environments.
         group_size: how many episodes in a row start from the same seed.
         remember: what keeps a rollout's episodes in mind; `None` forgets them.
         dynamic_sampling_groups: how many groups a rollout of episodes has more at most, for as many
@@ -56,6 +57,7 @@ class Collector:
         self._seeds_before = 0  # beyond one a group, where the run began with groups of another size
         self.counts = EpisodeCounts()
         self._latest: list[Outcome | None] = [None] * len(self.runners)  # finished in each environment
+        self._finished: dict[int, Episode] = {}  # in a rollout, by number, where the text is kept
         self.transcripts: list[Episode] = []
 
     def play(
@@ -86,6 +88,7 @@ class Collector:
         first = self._episodes_started
         self._last_episode = math.inf if episodes is None else first + episodes
         self._dynamic_sampling = DynamicSampling(self.group_size, self.dynamic_sampling_groups)
+        self._finished = {}
         self._settle(recorder)
         while any(runner.live for runner in self.runners) and (turns is None or recorder.turns < turns):
             self._step(recorder, rng)
@@ -96,9 +99,8 @@ class Collector:
         rollout = recorder.rollout()
         if episodes is not None:  # whole ones: these are the episodes to report
             rollout = replace(rollout, latest_episodes=None)
-        self.transcripts = recorder.transcripts(
-            range(first, first + self.kept_transcripts), self.runners[0].prompts.agent.system_prompt
-        )
+        numbers = sorted(self._finished)[: self.kept_transcripts]
+        self.transcripts = [self._finished[number] for number in numbers]
         if self.remember is not None:
             self.remember([turns for _, turns in sorted(recorder.remembered.items())])
         return rollout
@@ -122,12 +124,23 @@ class Collector:
             next_prompt = -1 if terminated else table.index(runner.prompt)
             ending = (terminated, truncated, runner.parsed, next_prompt, runner.first_visit)
             turns.append((i, asked, answer, runner.number, runner.seed, reward, *ending))
+            if i < self.kept_transcripts:
+                runner.transcript.append(table.turn(asked, answer, reward))
             if not runner.live:
                 recorder.finish(i, runner)
+                self._keep_transcript(runner, terminated, truncated)
                 self._last_episode += self._dynamic_sampling.ended(runner.number, runner.episode_return)
                 self._start(runner)
         recorder.add(turns)
         self._settle(recorder)
+
+    def _keep_transcript(self, runner: EnvRunner, terminated: bool, truncated: bool) -> None:
+        """Keep the text of the episode that has ended, if its turns are there from the first on."""
+        if len(runner.transcript) == len(runner.responses):
+            final = None if terminated else runner.prompt.observation_text
+            system_prompt = runner.prompts.agent.system_prompt
+            ending = terminated, truncated, final
+            self._finished[runner.number] = Episode(runner.seed, system_prompt, runner.transcript, *ending)
 
     def _start(self, runner: EnvRunner) -> None:
         """Start the next episode in the runner, unless the rollout has had all of its episodes."""

@@ -18,7 +18,7 @@ from lgym.envs.workers import (
 )
 from lgym.phases import part
 from lgym.rollout import Prompt, Response
-from lgym.types import ConfigError
+from lgym.types import ConfigError, Turn
 
 LOSSES = 3
 """Processes that one episode may lose in a row before the run ends."""
@@ -46,6 +46,9 @@ class EnvRunner:
         env: the environment, in this process or in one of its own.
         prompts: of its observations.
         success_return: the return from which an episode is a success; `None` takes the environment's word.
+
+    Attributes:
+        transcript: the episode's turns as a person reads them, where whoever plays adds them.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class EnvRunner:
         self.number = number
         self.seed = seed
         self.responses: list[Response] = []
+        self.transcript: list[Turn] = []
         self.action: Any = None  # the last one
         self.parsed = True  # whether it could be read from the last response
         self.episode_return = 0.0
@@ -226,6 +230,7 @@ class EnvRunner:
             "responses": [
                 (list(r.history_ids), r.finished, r.text, r.choice, r.action_text) for r in self.responses
             ],
+            "transcript": [dict(vars(turn)) for turn in self.transcript],
             **self.prompts.state_dict(),
         }
 
@@ -247,6 +252,7 @@ class EnvRunner:
                 break
             except WorkerLostError as lost:
                 self.restart(lost)
+        self.transcript = [Turn(**turn) for turn in state.get("transcript", ())]
         if not self.live or self.prompts.observation_text != state["observation_text"]:
             raise ConfigError(
                 f"The environment {self._env.name} does not come back to where it stood when reset with seed "

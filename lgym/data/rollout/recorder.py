@@ -2,7 +2,7 @@
 happened."""
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from lgym.data.rollout.env_runner import EnvRunner
 from lgym.memory import RememberedTurn
 from lgym.phases import part
 from lgym.rollout import EpisodeStatistics, Prompt, Response, Rollout
-from lgym.types import Episode, Policy, Turn
+from lgym.types import Policy, Turn
 
 TURN = np.dtype(
     [
@@ -170,24 +170,6 @@ class Recorder:
         self._steps = [turns[~rows] for turns, rows in zip(self._steps, lost, strict=True)]
         self._counts.turns -= sum(int(rows.sum()) for rows in lost)
         self._counts.dropped += 1
-
-    def transcripts(self, numbers: Container[int], system_prompt: str) -> list[Episode]:
-        """The finished episodes of these numbers, as a person reads them."""
-        turns = np.concatenate(self._steps)
-        transcripts = []
-        for number in [number for number in self.finished if number in numbers]:
-            played = turns[turns["episode_ids"] == number]
-            shown = [
-                self.table.turn(*turn)
-                for turn in played[["prompt_index", "response_index", "rewards"]].tolist()
-            ]
-            last = played[-1]
-            terminated, truncated = bool(last["terminated"]), bool(last["truncated"])
-            final = None if terminated else self.table.prompts[last["next_prompt"]].observation_text
-            transcripts.append(
-                Episode(int(last["reset_seeds"]), system_prompt, shown, terminated, truncated, final)
-            )
-        return transcripts
 
     def rollout(self) -> Rollout:
         """The rollout, as [E, N] tensors, with what the run has counted so far."""

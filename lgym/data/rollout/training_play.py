@@ -7,6 +7,7 @@ import numpy as np
 from lgym import distributed
 from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.seeds import Purpose, stream
+from lgym.types import ConfigError
 
 PURPOSES: tuple[Purpose, ...] = ("actions", "order")
 
@@ -40,7 +41,16 @@ class TrainingPlay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
+        """Restore the state that `state_dict` returned.
+
+        Raises:
+            ConfigError: if this learner draws from a replay buffer, and that of the state did not.
+        """
+        if self.replay is not None and "replay" not in state:
+            raise ConfigError(
+                "The checkpoint has no replay buffer: its run learned by an algorithm without one. Begin a "
+                "new run, from its adapter by --model.llm.adapter."
+            )
         for purpose, rng in self.rngs.items():
             rng.bit_generator.state = state["rng"][purpose]
         if state["collector"]:  # not where logged play was learned from before

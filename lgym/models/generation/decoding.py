@@ -7,7 +7,7 @@ The common prefix of prompts is run once, and cached tokens not again
   (as in vLLM's parallel sampling) and leaves when they are finished. A step costs one token per distinct
   beginning.
 - On a GPU, which would wait for the CPU after each token, every response has a row of its own to the end.
-  Shapes are static, and the step is one CUDA graph.
+  Shapes are static, and the step is one CUDA graph, if nothing within it waits for the GPU.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lgym.models.generation.cuda_graph import capture_graph, is_capturable
 from lgym.models.generation.sampling import Sampler, SamplingParams
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache, concat_kv_caches
@@ -249,8 +250,9 @@ def _generate_static(
         step = DecodeStep.from_cache(kv_cache, rows, cached, [1] * len(rows), max_length)
         return llm.run_step(tokens, step.positions + len(kv_cache.prefix_ids), step)
 
-    captured = llm.device.type == "cuda" and max_new_tokens > STOP_CHECK_INTERVAL // 2
-    run = _capture_graph(decode) if captured else decode
+    long = max_new_tokens > STOP_CHECK_INTERVAL // 2
+    captured = llm.device.type == "cuda" and long and is_capturable(llm)
+    run = capture_graph(decode) if captured else decode  # again, it writes the same keys to the same slots
     for step in range(1, max_new_tokens):
         if step % STOP_CHECK_INTERVAL == 0 and torch.isin(torch.stack(columns), stop_ids).any(0).all():
             break
@@ -275,21 +277,3 @@ def _generate_static(
         ids + r.token_ids[:-1] for ids, r in zip(kv_cache.suffix_ids, responses, strict=True)
     ]
     return responses
-
-
-def _capture_graph(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The function as a CUDA graph. Running it again writes the same keys and values to the same slots."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        states = function()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return states
-
-    return replay

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 LEVELS = 127
 """Largest whole number."""
 
-GPU_ROWS = 17
-"""Rows of a product that CUDA takes at the least."""
+GPU_ROWS, GPU_WIDTH = 17, 8
+"""Rows of a product that CUDA takes at the least, and a factor of its widths."""
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,6 +42,8 @@ class RowsInCommon:
         self._rows: Any = None
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if x.is_inference():  # whose changes are not counted
+            return quantize_rows(x)
         of = x.data_ptr(), x._version, x.dtype, x.shape, x.stride()
         if of != self._of:
             self._of, self._x, self._rows = of, x.detach(), quantize_rows(x)
@@ -104,13 +106,20 @@ class Int8Linear(nn.Linear):
 
 @torch.no_grad()
 def quantize_linear_layers(model: Any) -> int:
-    """Makes the linear layers of a model of transformers `Int8Linear`, in place, but for its output layer.
+    """Makes the linear layers of a model of transformers `Int8Linear`, in place, but for its output layer and
+    those whose widths are no multiples of 8.
 
     Returns:
         How many there are.
     """
     output = model.get_output_embeddings()
-    layers = [module for module in model.modules() if type(module) is nn.Linear and module is not output]
+    layers = [
+        module
+        for module in model.modules()
+        if type(module) is nn.Linear
+        and module is not output
+        and module.in_features % GPU_WIDTH == module.out_features % GPU_WIDTH == 0
+    ]
     for layer in layers:
         weight, scale = quantize_rows(layer.weight.float())
         layer.weight = nn.Parameter(weight, requires_grad=False)

@@ -23,7 +23,7 @@ from lgym.models.prefix_sharing.packing import PackedRows
 KEY_MULTIPLE = 32  # a CPU's softmax takes twice as long over any other number of keys
 
 # Query-key pairs of a bucket, which bound the memory of its attention; a fused kernel does not store them.
-MAX_SCORES_CPU = 1 << 21
+MAX_SCORES_STORED = 1 << 21
 MAX_SCORES_FUSED = 1 << 26
 
 # Rows of up to twice this length, and row prefixes of up to this, share a bucket however they differ.
@@ -45,22 +45,33 @@ class RowBucket:
     row_prefix_slots: Tensor | None  # [m] int64; None if all row prefixes lie alike behind the common prefix
     _attn_bias: dict[Any, Tensor] = field(default_factory=dict)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float, softcap: float | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
         """[n, kv_heads, group, d] queries over the layer's [K, kv_heads, d] to [kv_heads, n, group, d]."""
         queries = _ScatterQueries.apply(q, self)
         keys, values = (_ScatterKeys.apply(states, self) for states in (k, v))
-        shape = heads, k.shape[1], q.dtype
+        shape = bias_shape(queries, softcap)
         if shape not in self._attn_bias:  # the same in every layer
             self._attn_bias[shape] = make_attn_bias(self.attn_mask, *shape)
-        out = attend_rows(queries, keys, values, self.attn_mask, self._attn_bias[shape], scale, softcap)
+        out = attend_rows(queries, keys, values, self._attn_bias[shape], scale, softcap)
         return _Gather.apply(out.flatten(1, 2), self.query_slots)
 
 
-def bucket_rows(packed: PackedRows, prefix_length: int, device: torch.device) -> list[RowBucket]:
-    """All rows in order, in buckets of at most `MAX_SCORES` query-key pairs, or of one row."""
-    max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
+def is_fused(device: torch.device, softcap: float | None) -> bool:
+    """True where attention is a fused kernel: not on a CPU, whose own is slow in such short rows, most of all
+    backward, and not with a soft cap, which it does not have."""
+    return device.type != "cpu" and softcap is None
+
+
+def score_limit(device: torch.device, config: Any) -> int:
+    """The most query-key pairs of a bucket, for a model with this configuration."""
+    fused = is_fused(device, getattr(config, "attn_logit_softcapping", None))
+    return MAX_SCORES_FUSED if fused else MAX_SCORES_STORED
+
+
+def bucket_rows(
+    packed: PackedRows, prefix_length: int, device: torch.device, max_scores: int
+) -> list[RowBucket]:
+    """All rows in order, in buckets of at most `max_scores` query-key pairs, or of one row."""
     return [
         _make_bucket(packed, rows, prefix_length, device)
         for rows in _row_ranges(packed, prefix_length, max_scores)
@@ -135,7 +146,7 @@ def _leading(counts: Sequence[int], width: int) -> np.ndarray:
 
 
 def attend_rows(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, attn_bias: Tensor, scale: float, softcap: float | None
+    q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
     """Attention of queries [kv_heads, R, L, group, d] over keys and values [kv_heads, R, S, d].
 
@@ -143,31 +154,30 @@ def attend_rows(
         q: queries.
         k: keys.
         v: values.
-        attn_mask: [R, 1, L, S] bool.
-        attn_bias: the same as `make_attn_bias` gives it.
+        attn_bias: mask of the keys, as `make_attn_bias` gives it in the `bias_shape` of the queries.
         scale: factor of the scores.
         softcap: bound of the scores, or None.
 
     Returns:
         [kv_heads, R, L, group, d].
     """
-    if q.device.type == "cpu" or softcap is not None:
-        return _attend_eager(q, k, v, attn_bias, scale, softcap)
-    return _attend_fused(q, k, v, attn_mask, scale)
+    if is_fused(q.device, softcap):
+        return _attend_fused(q, k, v, attn_bias, scale)
+    return _attend_eager(q, k, v, attn_bias, scale, softcap)
 
 
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, scale: float) -> Tensor:
-    kv_heads, _, _, group, _ = q.shape
-    q = q.permute(1, 0, 3, 2, 4).flatten(1, 2)  # [R, heads, L, d]
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float) -> Tensor:
+    # A group is more queries of one head: kernels for groups (`enable_gqa`) take no mask on CUDA, where torch
+    # would store the scores instead.
+    rows = q.flatten(2, 3).transpose(0, 1)  # [R, kv_heads, L * group, d]
     k, v = k.transpose(0, 1), v.transpose(0, 1)
-    out = scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, scale=scale, enable_gqa=group > 1)
-    return out.unflatten(1, (kv_heads, group)).permute(1, 0, 3, 2, 4)
+    out = scaled_dot_product_attention(rows, k, v, attn_mask=attn_bias[:, None], scale=scale)
+    return out.transpose(0, 1).unflatten(2, q.shape[2:4])
 
 
 def _attend_eager(
     q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
-    # faster on a CPU, whose fused kernel is slow in such short rows, most of all backward
     rows, k, v = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if softcap is None:
         scores = torch.baddbmm(attn_bias, rows, k.transpose(1, 2), alpha=scale)
@@ -176,10 +186,16 @@ def _attend_eager(
     return (torch.softmax(scores, dim=-1) @ v).view(q.shape)  # the softmax sums in at least fp32
 
 
-def make_attn_bias(attn_mask: Tensor, heads: int, kv_heads: int, dtype: torch.dtype) -> Tensor:
-    """Additive [kv_heads * R, L * heads / kv_heads, S] of a bool [R, 1, L, S]: 0, or the least number."""
+def bias_shape(q: Tensor, softcap: float | None) -> tuple[int, int, torch.dtype]:
+    """Copies, group and precision of the bias for queries [kv_heads, R, L, group, d]; a fused kernel takes
+    one."""
+    return 1 if is_fused(q.device, softcap) else q.shape[0], q.shape[3], q.dtype
+
+
+def make_attn_bias(attn_mask: Tensor, copies: int, group: int, dtype: torch.dtype) -> Tensor:
+    """Additive [copies * R, L * group, S] of a bool [R, 1, L, S]: 0, or the least number."""
     attn_bias = torch.zeros_like(attn_mask, dtype=dtype).masked_fill_(~attn_mask, torch.finfo(dtype).min)
-    return attn_bias.squeeze(1).repeat_interleave(heads // kv_heads, dim=1).repeat(kv_heads, 1, 1)
+    return attn_bias.squeeze(1).repeat_interleave(group, dim=1).repeat(copies, 1, 1)
 
 
 class _ScatterQueries(torch.autograd.Function):

@@ -18,6 +18,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
+from lgym.models.prefix_sharing.buckets import score_limit
 from lgym.models.prefix_sharing.packing import PackedRows, TokenIds, common_prefix_length
 from lgym.models.prefix_sharing.position_layout import PositionLayout
 from lgym.models.prefix_sharing.state_tree import MISSING, StateTree, Trie
@@ -143,6 +144,7 @@ class FrozenBlocks:
             known,
             {module: (k[:known], v[:known]) for module, (k, v) in known_kv.items()},
             self._device,
+            score_limit(self._device, self._body.config.get_text_config()),
         )
         token_ids = [*(trie[token][1] for token in numbers), *[trie[known][1]] * filling]
         hidden = self._hidden([token_ids[number] for number in layout.order], layout)

@@ -37,7 +37,8 @@ def select_layout(llm: ValueHeadLLM, hidden_cache_bytes: int = 0) -> None:
         hidden_cache_bytes: the most to keep of what comes out of frozen blocks; 0 keeps nothing.
 
     Raises:
-        ValueError: if `padded` differs too, so that the model scales its logits in a way of its own.
+        ValueError: if `padded` differs too, so that the model scales its logits in a way of its own, or
+            fails.
     """
     logits = [llm.causal_lm(input_ids=torch.tensor([probe], device=llm.device)).logits for probe in PROBES]
     expected = [probe[0, PROBE_PROMPT - 1 :].float().log_softmax(-1)[:, :20] for probe in logits]
@@ -46,19 +47,22 @@ def select_layout(llm: ValueHeadLLM, hidden_cache_bytes: int = 0) -> None:
     convolves = any(isinstance(module, nn.Conv1d) for module in llm.causal_lm.modules())
     for layout in get_args(Layout)[-1:] if convolves else get_args(Layout):
         llm.layout = layout
-        difference = _largest_difference(llm, expected)
+        difference, error = _largest_difference(llm, expected)
         if difference <= tolerance:
             break
     else:
-        raise ConfigError(
-            f"{llm.name}: log-probabilities computed by lgym differ from the model's own by "
-            f"{difference:.2g}. Its architecture ({llm.causal_lm.config.model_type}) scales its logits in a "
-            "way of its own; please report it."
+        reason = (
+            f"log-probabilities computed by lgym differ from the model's own by {difference:.2g}: it scales "
+            "its logits in a way of its own"
+            if error is None
+            else f"lgym cannot run it ({type(error).__name__}: {error})"
         )
+        model_type = llm.causal_lm.config.model_type
+        raise ConfigError(f"{llm.name} ({model_type}): {reason}; please report it.") from error
     if llm.layout == "tree" and llm.use_cache and hidden_cache_bytes:
         blocks = llm.frozen_blocks = find_frozen_blocks(llm.causal_lm, hidden_cache_bytes)
         if blocks is not None and (
-            _largest_difference(llm, expected) > tolerance or blocks.depends_on_batch()
+            _largest_difference(llm, expected)[0] > tolerance or blocks.depends_on_batch()
         ):
             llm.frozen_blocks = None
     if llm.layout == "padded":
@@ -77,14 +81,16 @@ def _tolerance(llm: ValueHeadLLM) -> float:
     return TOLERANCES.get(llm.causal_lm.get_input_embeddings().weight.dtype, wide)
 
 
-def _largest_difference(llm: ValueHeadLLM, expected: list[Tensor]) -> float:
+def _largest_difference(llm: ValueHeadLLM, expected: list[Tensor]) -> tuple[float, Exception | None]:
+    """In nats; infinite, and the error beside it, where the model does not take the layout."""
     try:
         switch_tree_attention(llm.causal_lm, on=llm.layout == "tree")
         states, index = llm.hidden_states(PROBES, [PROBE_PROMPT] * len(PROBES), row_length=64)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError):
-        return float("inf")
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        return float("inf"), error
     targets = torch.arange(20, device=llm.device).expand(len(states), -1)
     logprobs = llm.lm_head.chosen_logits(states, targets) - llm.lm_head.log_normalizers(states)[:, None]
-    return max(
-        float((logprobs[rows] - probe).abs().max()) for rows, probe in zip(index, expected, strict=True)
-    )
+    differences = (logprobs[rows] - probe for rows, probe in zip(index, expected, strict=True))
+    return max(float(difference.abs().max()) for difference in differences), None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lgym.models.prefix_sharing.buckets import MAX_SCORES_CPU, MAX_SCORES_FUSED, RowBucket
+from lgym.models.prefix_sharing.buckets import RowBucket
 from lgym.models.prefix_sharing.tree_attention import AttentionLayout, KVStates
 
 BLOCK = 32
@@ -36,6 +36,7 @@ class PositionLayout(AttentionLayout):
         prefix_length: P.
         prefix_kv: the prefix's keys and values [P, kv_heads, d] of every layer; any, where P is 0.
         device: of the pass.
+        max_scores: the most query-key pairs that are computed together.
 
     Attributes:
         order: [n] the tokens as the pass has to have them.
@@ -44,7 +45,12 @@ class PositionLayout(AttentionLayout):
     """
 
     def __init__(
-        self, parents: Sequence[int], prefix_length: int, prefix_kv: KVStates, device: torch.device
+        self,
+        parents: Sequence[int],
+        prefix_length: int,
+        prefix_kv: KVStates,
+        device: torch.device,
+        max_scores: int,
     ) -> None:
         positions: list[int] = []
         for parent in parents:
@@ -54,7 +60,7 @@ class PositionLayout(AttentionLayout):
         self.positions = [positions[token] for token in self.order]
         self.recorded: KVStates = {}
         self._prefix_kv = prefix_kv if prefix_length else {}
-        self._buckets = list(self._make_buckets(rows, positions, prefix_length, device))
+        self._buckets = list(self._make_buckets(rows, positions, prefix_length, device, max_scores))
 
     def attend(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None
@@ -63,19 +69,22 @@ class PositionLayout(AttentionLayout):
         if module in self._prefix_kv:
             k, v = (torch.cat(pair) for pair in zip(self._prefix_kv[module], (k, v), strict=True))
         self.recorded[module] = k, v
-        heads, kv_heads = q.shape[1], k.shape[1]
         sizes = [len(bucket.query_slots) for bucket in self._buckets]
-        queries = q.unflatten(1, (kv_heads, -1)).split(sizes)
+        queries = q.unflatten(1, (k.shape[1], -1)).split(sizes)
         outputs = [
-            bucket.attend(part, k, v, heads, scale, softcap)
+            bucket.attend(part, k, v, scale, softcap)
             for bucket, part in zip(self._buckets, queries, strict=True)
         ]
         return torch.cat(outputs, dim=1).transpose(0, 1).flatten(1, 2)
 
     def _make_buckets(
-        self, rows: Sequence[_Row], positions: Sequence[int], prefix_length: int, device: torch.device
+        self,
+        rows: Sequence[_Row],
+        positions: Sequence[int],
+        prefix_length: int,
+        device: torch.device,
+        max_scores: int,
     ) -> Iterator[RowBucket]:
-        max_scores = MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_FUSED
         keys = np.empty(len(positions), np.int64)
         keys[self.order] = np.arange(prefix_length, prefix_length + len(positions))
         for block, of_block in groupby(rows, key=lambda row: row.block):

@@ -20,7 +20,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, make_attn_bias
+from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, bias_shape, make_attn_bias
 
 NAME_PREFIX = "lgym_tree_over_"
 
@@ -64,17 +64,16 @@ class TreeLayout(AttentionLayout):
             self.recorded[module] = k, v
         sizes = [len(bucket.query_slots) for bucket in self.buckets]
         prefix, uncached = self.prefix_length, len(q) - sum(sizes)
-        heads, kv_heads = q.shape[1], k.shape[1]
-        q = q.unflatten(1, (kv_heads, -1))  # [P + N or N, kv_heads, group, d]
+        q = q.unflatten(1, (k.shape[1], -1))  # [P + N or N, kv_heads, group, d]
         outputs = [
-            bucket.attend(queries, k, v, heads, scale, softcap)
+            bucket.attend(queries, k, v, scale, softcap)
             for bucket, queries in zip(self.buckets, q[uncached:].split(sizes), strict=True)
         ]
         if uncached:
             attn_mask = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
-            attn_bias = make_attn_bias(attn_mask, heads, kv_heads, q.dtype)
             q, k, v = (states[:prefix].transpose(0, 1).unsqueeze(1) for states in (q, k, v))
-            outputs = [attend_rows(q, k, v, attn_mask, attn_bias, scale, softcap).squeeze(1), *outputs]
+            attn_bias = make_attn_bias(attn_mask, *bias_shape(q, softcap))
+            outputs = [attend_rows(q, k, v, attn_bias, scale, softcap).squeeze(1), *outputs]
         out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return out.transpose(0, 1).flatten(1, 2)
 

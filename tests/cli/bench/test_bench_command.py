@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -242,13 +243,13 @@ def test_several_at_a_time(tmp_path, monkeypatch, capsys):
     both = Barrier(2, timeout=30)
     environments = []
 
-    def start(command, stdout, stderr, env, check):
+    def start(command, stdout, stderr, env):
         both.wait()
         environments.append(env)
         stdout.write(command[-3])
-        return subprocess.CompletedProcess(command, returncode=int("1" in command))
+        return SimpleNamespace(wait=lambda: int("1" in command))
 
-    monkeypatch.setattr("lgym.cli.bench.subprocess.run", start)
+    monkeypatch.setattr("lgym.cli.bench.subprocess.Popen", start)
     monkeypatch.setattr("lgym.cli.bench.core_count", lambda: 6)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     runs = [Run("lake", (tmp_path / "lake.yaml",), seed, tmp_path / str(seed)) for seed in range(4)]
@@ -264,6 +265,26 @@ def test_several_at_a_time(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         bench(tmp_path, "--jobs", "0")
     assert "--jobs is 0; give 1 or more" in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_runs(tmp_path, pretended_fit, capsys):
+    """Catches runs that went on, beside which the next call trained in the same folders."""
+    pretended_fit("sleep 0.3; kill -TERM $PPID; exec sleep 20")
+    (tmp_path / "lake.yaml").touch()
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # else it would end the tests
+    begun = time.monotonic()
+    try:
+        with pytest.raises(SystemExit) as stop:
+            bench(tmp_path, str(tmp_path / "lake.yaml"), "--seeds", "3", "4", "5", "--jobs", "2")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - begun < 20
+    assert stop.value.code == 1
+    said = capsys.readouterr().out
+    assert "Interrupted" in said
+    assert "lake, seed 3, ended with status -15" in said
+    assert "lake, seed 4, ended with status -15" in said
+    assert "seed 5" not in said
 
 
 @pytest.mark.slow

@@ -69,6 +69,19 @@ def test_a_line_that_is_not_whole_and_one_written_twice_are_passed_over(runs, tm
     assert episodes(tmp_path / "none.jsonl") == []
 
 
+def test_the_episodes_of_a_group_are_all_kept(tmp_path):
+    """They have one seed."""
+    turn = {"observation_text": "red", "response_text": "blue"}
+    lines = [
+        json.dumps(
+            {"rollout": 1, "seed": 5, "system_prompt": "Say it.", "turns": [{**turn, "reward": reward}]}
+        )
+        for reward in (0.0, 1.0)
+    ]
+    (tmp_path / "episodes.jsonl").write_text("\n".join(lines))
+    assert [episode["return"] for episode in episodes(tmp_path / "episodes.jsonl")] == [0.0, 1.0]
+
+
 def test_long_episodes_and_texts_are_cut(runs, tmp_path):
     episode = json.loads((runs[0] / "episodes.jsonl").read_text().splitlines()[0])
     episode["turns"] = [{**episode["turns"][0], "observation_text": "x" * 1_000_000}] * 300

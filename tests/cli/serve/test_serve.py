@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -291,6 +292,10 @@ def test_observations_have_the_type_of_their_space():
             observation_of(space, wrong)
     with pytest.raises(BadInputError, match="a list of 2"):
         observation_of(pair, [1])
+    for part in (spaces.Box(0, 9, (2,), np.int64), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)):
+        assert list(observation_of(part, [1.0, 0])) == [1, 0]
+        with pytest.raises(BadInputError, match="which has whole numbers"):
+            observation_of(part, [1, 0.5])
 
 
 def test_actions_become_plain():
@@ -304,6 +309,24 @@ def test_options_that_cannot_be_are_refused():
     assert ServeOptions(host="0.0.0.0", token="x").host == "0.0.0.0"
     with pytest.raises(ConfigError, match="--timeout is 0"):
         ServeOptions(timeout=0)
+    for token in ("", " "):
+        with pytest.raises(ConfigError, match="--token is empty"):
+            ServeOptions(host="0.0.0.0", token=token)
+
+
+def test_the_time_limit_is_told_in_every_version_of_python(monkeypatch):
+    """Before 3.11 asyncio's error is another one than Python's."""
+    from lgym.cli.serve.app import Server
+
+    class AsyncioTimeoutError(Exception):
+        pass
+
+    async def late(request: Any) -> Any:
+        raise AsyncioTimeoutError
+
+    monkeypatch.setattr(asyncio, "TimeoutError", AsyncioTimeoutError)
+    guard = Server.guarded(SimpleNamespace(options=ServeOptions()), late)  # type: ignore[arg-type]
+    assert asyncio.run(guard(SimpleNamespace(headers={}))).status_code == 504  # type: ignore[arg-type]
 
 
 def test_too_many_that_wait_are_sent_away():

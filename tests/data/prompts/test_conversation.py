@@ -97,6 +97,20 @@ def test_a_template_that_rewrites_starts_a_new_transcript(template, reply, trans
         )
 
 
+@pytest.mark.parametrize(
+    ("begin", "shown"),
+    [
+        ("{{ strftime_now('%A, %d %b %Y, %H:%M') }}\n", "Friday, 26 Jul 2024, 00:00\n"),
+        ("\n  {% if true %}!{% endif %}", "\n!"),
+    ],
+    ids=["date", "white-space"],
+)
+def test_the_date_of_a_template_stands_still(begin, shown):
+    """Llama 3.2's and SmolLM3's write the day's, and a run past midnight had other prompts. A template without
+    one renders as ever, from its first character on."""
+    assert text_of(conversation(template=begin + tiny.TEMPLATE).prompt("red", ())) == shown + START
+
+
 def test_the_oldest_turns_leave_when_it_grows_too_long():
     talk = conversation(length=300)
     for turn in range(12):

@@ -179,6 +179,22 @@ def test_transcripts_hold_whole_episodes():
     }
 
 
+def test_an_episode_longer_than_a_rollout_has_its_whole_transcript():
+    """Begun in one rollout and ended in the next, of a run that was resumed between too; but not where it
+    began before its turns were kept."""
+    player = collector(limit=7, kept=1)
+    player.play(FirstCandidatePolicy(), rng(), turns=8)
+    assert player.transcripts == []
+    resumed = collector(limit=7, kept=2)
+    resumed.load_state_dict(player.state_dict())
+    for each in (player, resumed):
+        each.play(FirstCandidatePolicy(), rng(), turns=8)
+    (episode,) = player.transcripts
+    assert [turn.reward for turn in episode.turns] == [1, 2, 3, 4, 5, 6, 7]
+    assert episode.truncated
+    assert resumed.transcripts == [episode]
+
+
 def test_a_cache_that_is_cleared_in_mid_rollout_changes_nothing(monkeypatch):
     """60 tokens hold one prompt or two. A prompt that was forgotten and made anew must not become another,
     with a row, a sample and a gradient of its own."""

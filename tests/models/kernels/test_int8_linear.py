@@ -86,6 +86,27 @@ def test_layers_of_one_input_share_its_rows(monkeypatch):
     assert torch.equal(rows_in_common(x)[0], quantize_rows(x)[0])
 
 
+def test_layers_of_odd_widths_stay_as_they_are():
+    """CUDA multiplies whole numbers in multiples of 8: the gate of a shared expert, one number wide, ended
+    there in an error."""
+    body = Body(nn.Linear(48, 20), nn.Linear(20, 48), nn.Linear(48, 1), nn.Linear(48, 24), nn.Linear(24, 2))
+    assert quantize_linear_layers(body) == 1
+    assert [type(layer) is Int8Linear for layer in body] == [False] * 3 + [True, False]
+
+
+def test_layers_run_in_inference_mode():
+    """Its tensors do not count their changes, and asking for the count is an error there."""
+    _, layer = quantized(bias=True, dtype=torch.float32)
+    x = torch.randn(4, 48)
+    with torch.inference_mode():
+        changed = x.clone()
+        layer(changed)
+        changed[0] = 7.0
+        got = layer(changed)
+    x[0] = 7.0
+    assert torch.equal(got, layer(x))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(48,), (5, 48), (2, 3, 48)])

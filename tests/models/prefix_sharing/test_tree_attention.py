@@ -10,7 +10,8 @@ import transformers
 from helpers import tiny
 from lgym.models import LLMConfig, LoraSettings
 from lgym.models.build import assemble_llm
-from lgym.models.prefix_sharing.buckets import _attend_eager, _attend_fused, make_attn_bias
+from lgym.models.prefix_sharing import buckets
+from lgym.models.prefix_sharing.buckets import _attend_eager, _attend_fused, make_attn_bias, score_limit
 from lgym.models.registry import DEFAULT
 
 SEQUENCES = [
@@ -115,8 +116,9 @@ def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
     k, v = (torch.randn(kv_heads, 3, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     attn_mask = torch.rand(3, 1, 4, 7) < 0.6
     attn_mask[..., 0] = True
-    ours = _attend_eager(q, k, v, make_attn_bias(attn_mask, 6, kv_heads, torch.float64), 0.3, None)
-    fused = _attend_fused(q, k, v, attn_mask, 0.3)
+    biases = [make_attn_bias(attn_mask, copies, 6 // kv_heads, torch.float64) for copies in (kv_heads, 1)]
+    ours = _attend_eager(q, k, v, biases[0], 0.3, None)
+    fused = _attend_fused(q, k, v, biases[1], 0.3)
     torch.testing.assert_close(ours, fused)
     weights = torch.randn_like(ours)
     for mine, theirs in zip(
@@ -125,6 +127,38 @@ def test_the_fused_kernel_equals_the_written_out_one(kv_heads):
         strict=True,
     ):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_a_fused_kernel_stores_no_scores(monkeypatch):
+    """CUDA's take a mask only where queries and keys have as many heads, or torch writes the scores out; and a
+    bias for each head was made that nothing read. Gradients are those of the attention that a CPU takes."""
+    llm = tiny.llm(dtype=torch.float64)
+    expected = gradients(llm, "tree", 12)
+    kernel, heads, copies = buckets.scaled_dot_product_attention, [], []
+
+    def fused(q, k, v, **options):
+        heads.append((q.shape[1], k.shape[1]))
+        return kernel(q, k, v, **options)
+
+    def counted(attn_mask, *shape):
+        attn_bias = make_attn_bias(attn_mask, *shape)
+        copies.append(len(attn_bias) // len(attn_mask))
+        return attn_bias
+
+    monkeypatch.setattr(buckets, "is_fused", lambda device, softcap: True)
+    monkeypatch.setattr(buckets, "scaled_dot_product_attention", fused)
+    monkeypatch.setattr(buckets, "make_attn_bias", counted)
+    for ours, plain in zip(gradients(llm, "tree", 12), expected, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
+    assert set(heads) == {(2, 2)}
+    assert set(copies) == {1}
+
+
+def test_scores_with_a_soft_cap_are_bounded_on_a_gpu_too():
+    """No fused kernel caps them, so they are stored."""
+    cuda, cpu, capped = torch.device("cuda"), torch.device("cpu"), transformers.Gemma2Config()
+    limits = [score_limit(*case) for case in ((cuda, capped), (cuda, tiny.config()), (cpu, capped))]
+    assert limits == [1 << 21, 1 << 26, 1 << 21]
 
 
 def test_calls_without_a_tree_go_the_models_own_way():
