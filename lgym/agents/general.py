@@ -1,6 +1,7 @@
 """An agent for any environment, made from its spaces."""
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -158,13 +159,22 @@ class GeneralAgent(TextAgent):
         return sorted({str(command).strip() for command in info[self.commands]})
 
     def parse(self, text: str) -> ParsedAction:
-        takes_texts = self._require_bound().vocabulary.count is None
-        # A candidate, of which the pattern may find a part; or a text for the game, which may be of JSON
-        if text in self.actions or (takes_texts and not self.pattern):
+        # A candidate, of which the pattern may find a part; or JSON for the game, of which an action is one
+        if text in self.actions or self._is_tool_call(text):
             return self.extract_action(text)
         return read_action(
             text, partial(self._parse_part, whole=text), json_key=self.json_key, pattern=self.pattern
         )
+
+    def _is_tool_call(self, text: str) -> bool:
+        takes_texts = self._require_bound().vocabulary.count is None
+        if not takes_texts or self.pattern is not None or not text.lstrip().startswith("{"):
+            return False
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(found, dict) and found.keys() != {self.json_key}
 
     def _parse_part(self, part: str, whole: str) -> ParsedAction:
         takes_texts = self._require_bound().vocabulary.count is None

@@ -195,8 +195,8 @@ class ObservationFormatter:
         limits = number_limits(len(words), low, high, self._settings["scale"].get(label))
         if limits is None:
             raise ConfigError(
-                f"{_part(label)} has no bounds, so that nothing says where words such as {words[0]!r} begin. "
-                f"Set its scale, such as scale: {{{label or 'label'}: 1.0}}."
+                f"{_part(label)} has no bounds within a million, so that nothing says where words such as "
+                f"{words[0]!r} begin. Set its scale, such as scale: {{{label or 'label'}: 1.0}}."
             )
         return number_words(words, limits)
 

@@ -30,25 +30,25 @@ def last_checkpoint(trainer: L.Trainer) -> str:
     return next((str(path) for path in paths if path.is_file()), "")
 
 
-def save_between_rollouts(callbacks: Iterable[L.Callback]) -> None:
-    """Have every `ModelCheckpoint` save at the end of a rollout, where Lightning would do so within an
-    evaluation: a run that goes on from there would lose the rollout at hand.
+def save_between_rollouts(callbacks: Iterable[ModelCheckpoint]) -> None:
+    """Have checkpoints saved at the end of a rollout, where Lightning would do so within an evaluation: a run
+    that goes on from there would lose the rollout at hand.
 
     Raises:
         ConfigError: of one that is to save within rollouts.
     """
     for callback in callbacks:
-        if not isinstance(callback, ModelCheckpoint):
-            continue
         within = {
             "every_n_train_steps": callback._every_n_train_steps > 0,
             "train_time_interval": callback._train_time_interval is not None,
             "save_on_exception": callback.save_on_exception,
+            "save_last": bool(callback.save_last),
             "save_on_train_epoch_end: false": callback._save_on_train_epoch_end is False,
         }
         if named := [name for name, is_set in within.items() if is_set]:
             raise ConfigError(
                 f"ModelCheckpoint's {', '.join(named)} would save in the middle of a rollout, from which no "
-                "run can go on exactly. Leave it out, or give every_n_epochs, a number of rollouts."
+                f"run can go on exactly. Leave it out ({LAST} is written after every rollout), or give "
+                "every_n_epochs, a number of rollouts."
             )
         callback._save_on_train_epoch_end = True

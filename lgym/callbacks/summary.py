@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from lgym.callbacks.best_checkpoint import BestCheckpoint, rollouts_done
 from lgym.callbacks.collapse_guard import CollapseGuard
@@ -92,7 +93,7 @@ class RunSummary(L.Callback):
                     "The collapse guard went back to other weights after the last evaluation: "
                     "`lgym validate` evaluates them."
                 )
-            if trainer.global_step > 0:  # else the evaluation at the start has said it
+            if trainer.global_step > 0 or not self.before:  # else the evaluation at the start has said it
                 say(results_table(trainer, "val", self.before))
         for limit in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(limit, TimeLimit) and limit.is_over:
@@ -193,10 +194,11 @@ def _places(trainer: L.Trainer) -> str:
     if (folder / "adapter").is_dir():
         lines.append(f"  adapter     {_short(folder / 'adapter')}")
     lines += [
-        f"  logs        {_short(folder)}",
+        f"  run         {_short(folder)}",
         "Next:",
-        f"  {_command('tensorboard')} --logdir {_short(folder.parent)}",
     ]
+    logs = [Path(log.log_dir) for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
+    lines += [f"  {_command('tensorboard')} --logdir {_short(log.parent)}" for log in logs]
     if path:
         options = f"--config {_short(folder / 'config.yaml')} --ckpt_path {_short(Path(path))}"
         lines += [f"  {_command('lgym')} {subcommand} {options}" for subcommand in ("test", "predict")]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
@@ -229,16 +229,20 @@ class LgymCLI(LightningCLI):
             RolloutNotes(),
         ]
         given = _as_list(config.get("callbacks"))
-        save_between_rollouts(given)
+        checkpoints = [callback for callback in given if isinstance(callback, ModelCheckpoint)]
+        save_between_rollouts(checkpoints)
         if config.get("max_time") is not None and not any(isinstance(callback, Timer) for callback in given):
             ours.append(TimeLimit(config["max_time"]))
             config = {**config, "max_time": None}
         if config.get("enable_progress_bar") is not False:
             ours.append(RolloutProgress())
         if config.get("enable_checkpointing") is not False:
-            ours += [BestCheckpoint(), LastCheckpoint()]  # the last one then knows of the best
+            others = [callback for callback in given if callback not in checkpoints]
+            config = {**config, "callbacks": others}
+            ours += [BestCheckpoint(), *checkpoints, LastCheckpoint()]  # those behind it know of the best
         kinds = {type(callback) for callback in given}
-        return super()._instantiate_trainer(config, callbacks + [c for c in ours if type(c) not in kinds])
+        added = [callback for callback in ours if callback in checkpoints or type(callback) not in kinds]
+        return super()._instantiate_trainer(config, callbacks + added)
 
     def after_fit(self) -> None:
         """Writes the run's report. Ends with status 1 where a guard ended the run."""

@@ -32,7 +32,7 @@ def find_checkpoint(ckpt_path: str, root: Path) -> Path | None:
             f"{root}, `auto` for that if there is one, or `best` for that of the best evaluation."
         )
     name, event = (BEST, "evaluation") if ckpt_path == "best" else (LAST, "rollout")
-    files = list(root.glob(f"version_*/{CHECKPOINTS}/{name}"))
+    files = [*root.glob(f"version_*/{CHECKPOINTS}/{name}"), *root.glob(f"{CHECKPOINTS}/{name}")]
     if not files and ckpt_path != "auto":
         raise ConfigError(
             f"--ckpt_path {ckpt_path}: there is no checkpoint under {root} yet (looked for "

@@ -114,7 +114,8 @@ class RolloutConfig:
     random play decides the size of a rollout, and nearly all of its returns are the same."""
 
     log_episodes_per_rollout: int = 4
-    """Episodes that end in a rollout whose text goes to TensorBoard, of as many environments."""
+    """Number of finished episodes of a rollout whose text is logged, those of the first so many
+    environments."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -69,16 +69,20 @@ class CheckReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
         return first
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        result = self.env.step(action)
+        result: Any = self.env.step(action)
         if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], Mapping)):
             raise TypeError(
                 f"step returned {short(result)}; return (observation, reward, terminated, truncated, info)"
             )
         observation, reward, terminated, truncated, info = result
-        numbers = np.asarray(reward)
-        if numbers.size != 1:
-            raise TypeError(f"step returned the reward {short(reward)}, which is not one number")
-        return observation, float(numbers.item()), terminated, truncated, info
+        try:
+            reward = float(reward)
+        except TypeError as error:  # NumPy's, of any array
+            if np.size(reward) != 1:
+                message = f"step returned the reward {short(reward)}, which is not one number"
+                raise TypeError(message) from error
+            reward = float(np.asarray(reward).item())
+        return observation, reward, terminated, truncated, info
 
 
 def make_env(

@@ -183,8 +183,8 @@ def build_ppo(given: Mapping[str, Any], policy: GenerationPolicy, llm: LLMConfig
         loss = dict.fromkeys(("clip_low", "clip_high"), keywords["cliprange"]) | loss
     if keywords.get("kl_penalty", KL_PENALTY) != KL_PENALTY:
         raise ConfigError(
-            f"kl_penalty is {keywords['kl_penalty']!r}; lgym has {KL_PENALTY!r}, the one that pulls toward "
-            "the model without adapters from the rewards."
+            f"kl_penalty is {keywords['kl_penalty']!r}; lgym has {KL_PENALTY!r} alone: the divergence "
+            "from the model without adapters, subtracted from the rewards."
         )
     if "init_kl_coef" in keywords:  # trl takes it from the rewards
         loss = {"kl_in": "reward"} | loss

@@ -80,15 +80,15 @@ def wrap_pretrained(
         raise ConfigError(
             f"{type(model).__name__} is no causal model of transformers. Load one with AutoModelForCausalLM."
         )
+    quantized = bool(getattr(model, "is_quantized", False))
+    if device is not None and not quantized:
+        model = model.to(available_device(device))
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:
         raise ConfigError(
             f"The weights of {name} are on several devices ({', '.join(devices)}), and lgym takes a model on "
             'one: load it without device_map, or by device_map={"": 0}.'
         )
-    quantized = bool(getattr(model, "is_quantized", False))
-    if device is not None and not quantized:
-        model = model.to(available_device(device))
     adapted = hasattr(model, "peft_config")
     for adapter in getattr(model, "peft_config", {}).values():
         require_layers(adapter, f"of {name}")

@@ -159,8 +159,8 @@ def token_timeline(turns: RolloutTurns, values: Tensor, action_mask: Tensor) -> 
 
 def tells_nothing(rollout: Rollout) -> bool:
     """Check if nothing in a rollout, of all processes, tells one action from another: every reward is the
-    same and no episode terminated. (A divergence that is subtracted from the rewards does not count: of a
-    policy near its reference it is rounding alone.)
+    same and no episode terminated. (A divergence that is subtracted from the rewards does not count, and is
+    not learned from in such a rollout.)
 
     Advantages and targets of values are then the value's own errors. On the scale of 1, which normalization
     and Adam give them, these would drive the policy into some action or other, and one that is as good as it

@@ -260,7 +260,7 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
             return self.skipped_loss()
         self.gradient_wanted = True
         metrics = self.step_metrics(metrics, batch_idx)
-        if TOTAL in metrics:  # the minibatch's weight is in it
+        if TOTAL in metrics:  # a policy's has the minibatch's weight in it
             self.log(TOTAL, metrics.pop(TOTAL), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         turns = batch.num_turns if self.current_epoch >= self.sft_rollouts else 1  # those of a mere carrier
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=turns, sync_dist=True)

@@ -147,12 +147,14 @@ class OptimizedModule(EvaluatedModule, ABC):
         """The loss of a minibatch that is not learned from: of several processes each has to have one, and
         without one an fp16 scaler would drop what was accumulated before it."""
         zero = self.zero_of_all_parameters()
+        if self._scaler is not None:
+            zero = zero + sum(0.0 * p.sum() for p in self.parameters() if p.grad is not None)
         return zero if isinstance(zero, Tensor) else None
 
     def zero_of_all_parameters(self) -> Tensor | float:
         """A zero with a gradient: processes that add up gradients wait for every trained parameter, also for
-        those that a minibatch leaves out. Of one process without an fp16 scaler, a plain 0."""
-        if distributed.world_size() == 1 and self._scaler is None:
+        those that a minibatch leaves out. Of one process, a plain 0."""
+        if distributed.world_size() == 1:
             return 0.0
         return sum(0.0 * p.sum() for p in self.parameters() if p.requires_grad)
 

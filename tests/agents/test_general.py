@@ -105,7 +105,9 @@ def test_free_text_is_read_by_json_or_pattern():
 def test_a_game_that_takes_json_gets_the_whole_of_it():
     """Catches a tool call that is cut down to its action."""
     call = '{"action": "buy", "item": "tea"}'
-    assert bound(spaces.env(action_space=Text(99, charset="abc "))).parse(call).action == call
+    agent = bound(spaces.env(action_space=Text(99, charset="abc ")))
+    assert agent.parse(call).action == call
+    assert agent.parse('I think: {"action": "b"}').action == "b"
 
 
 def test_what_a_pattern_does_not_match_is_no_action():

@@ -200,7 +200,7 @@ def test_settings_without_effect_are_refused(settings, said):
 def test_words_need_bounds_or_a_scale():
     """Nothing else tells what is far."""
     names = ["cos pole", "sin pole", "speed"]
-    with pytest.raises(ValueError, match=r"'speed' has no bounds.*scale: \{speed: 1.0\}"):
+    with pytest.raises(ValueError, match=r"'speed' has no bounds within.*scale: \{speed: 1.0\}"):
         formatter(POLE, names=names, words=True)
     text = formatter(POLE, names=names, words=True, scale={"speed": 3.0})
     assert text([1, 0, -3.5]) == "pole: 0 degrees, speed: very negative"

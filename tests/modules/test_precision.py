@@ -84,6 +84,25 @@ def test_a_skipped_minibatch_keeps_what_a_scaler_has_accumulated(tmp_path, model
     assert any("lora_B" in name and bool(p.any()) for name, p in module.named_parameters())
 
 
+def test_a_scaler_leaves_alone_what_a_minibatch_does_not_learn(tmp_path, model_folder):
+    """With a gradient of 0 in place of none, Adam would move the adapters by its momentum while the value warms
+    up."""
+    learned = []
+
+    class Watched(PPO):
+        def on_before_optimizer_step(self, optimizer):
+            learned.append({name for name, p in self.named_parameters() if p.grad is not None})
+            super().on_before_optimizer_step(optimizer)
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    critic = CriticConfig(value_warmup=1, detach_value=True)
+    plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
+    module = Watched(llm=tiny_config(model_folder), critic=critic)
+    fit(module, tmp_path, data={}, trainer={"max_epochs": 1, "plugins": plugins})
+    assert learned
+    assert not any("lora" in name for names in learned for name in names)
+
+
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
 def test_a_quantized_model_learns(tmp_path, model_folder, quantization):
     """bitsandbytes' layers under fp32 adapters, on the CPU too."""

@@ -18,8 +18,9 @@ OBJECT_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 
 def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with some settings changed, as the command line changes it: the name of an object is
-    that of its class, whose `init_args` may be left out in the names of its arguments.
+    """A configuration with some settings changed: the name of an object is that of its class, whose
+    `init_args` may be left out in the names of its arguments. A class by another name leaves its arguments
+    behind, where the command line keeps those that it shares.
 
     Args:
         config: nested, as a YAML has it.

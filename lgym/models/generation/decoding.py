@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lgym.models.generation.cuda_graph import capture_graph, is_capturable
+from lgym.models.generation.cuda_graph import capture_graph, is_sharded
 from lgym.models.generation.sampling import Sampler, SamplingParams
 from lgym.models.llm import ValueHeadLLM
 from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache, concat_kv_caches
@@ -250,9 +250,10 @@ def _generate_static(
         step = DecodeStep.from_cache(kv_cache, rows, cached, [1] * len(rows), max_length)
         return llm.run_step(tokens, step.positions + len(kv_cache.prefix_ids), step)
 
+    # Run twice, a step writes the same keys to the same slots
     long = max_new_tokens > STOP_CHECK_INTERVAL // 2
-    captured = llm.device.type == "cuda" and long and is_capturable(llm)
-    run = capture_graph(decode) if captured else decode  # again, it writes the same keys to the same slots
+    captured = llm.device.type == "cuda" and long and not is_sharded(llm)
+    run = capture_graph(decode) if captured else decode
     for step in range(1, max_new_tokens):
         if step % STOP_CHECK_INTERVAL == 0 and torch.isin(torch.stack(columns), stop_ids).any(0).all():
             break

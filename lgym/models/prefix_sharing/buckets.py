@@ -22,7 +22,8 @@ from lgym.models.prefix_sharing.packing import PackedRows
 
 KEY_MULTIPLE = 32  # a CPU's softmax takes twice as long over any other number of keys
 
-# Query-key pairs of a bucket, which bound the memory of its attention; a fused kernel does not store them.
+# Query-key pairs of a bucket, which bound the memory of its attention: of the scores of every head, or of the
+# one mask of all heads where a fused kernel stores no scores.
 MAX_SCORES_STORED = 1 << 21
 MAX_SCORES_FUSED = 1 << 26
 
@@ -49,10 +50,10 @@ class RowBucket:
         """[n, kv_heads, group, d] queries over the layer's [K, kv_heads, d] to [kv_heads, n, group, d]."""
         queries = _ScatterQueries.apply(q, self)
         keys, values = (_ScatterKeys.apply(states, self) for states in (k, v))
-        shape = bias_shape(queries, softcap)
-        if shape not in self._attn_bias:  # the same in every layer
-            self._attn_bias[shape] = make_attn_bias(self.attn_mask, *shape)
-        out = attend_rows(queries, keys, values, self._attn_bias[shape], scale, softcap)
+        layout = bias_layout(queries, softcap)
+        if layout not in self._attn_bias:  # the same in every layer
+            self._attn_bias[layout] = make_attn_bias(self.attn_mask, *layout)
+        out = attend_rows(queries, keys, values, self._attn_bias[layout], scale, softcap)
         return _Gather.apply(out.flatten(1, 2), self.query_slots)
 
 
@@ -154,7 +155,7 @@ def attend_rows(
         q: queries.
         k: keys.
         v: values.
-        attn_bias: mask of the keys, as `make_attn_bias` gives it in the `bias_shape` of the queries.
+        attn_bias: mask of the keys, as `make_attn_bias` gives it in the `bias_layout` of the queries.
         scale: factor of the scores.
         softcap: bound of the scores, or None.
 
@@ -186,7 +187,7 @@ def _attend_eager(
     return (torch.softmax(scores, dim=-1) @ v).view(q.shape)  # the softmax sums in at least fp32
 
 
-def bias_shape(q: Tensor, softcap: float | None) -> tuple[int, int, torch.dtype]:
+def bias_layout(q: Tensor, softcap: float | None) -> tuple[int, int, torch.dtype]:
     """Copies, group and precision of the bias for queries [kv_heads, R, L, group, d]; a fused kernel takes
     one."""
     return 1 if is_fused(q.device, softcap) else q.shape[0], q.shape[3], q.dtype

@@ -20,7 +20,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, bias_shape, make_attn_bias
+from lgym.models.prefix_sharing.buckets import RowBucket, attend_rows, bias_layout, make_attn_bias
 
 NAME_PREFIX = "lgym_tree_over_"
 
@@ -72,7 +72,7 @@ class TreeLayout(AttentionLayout):
         if uncached:
             attn_mask = torch.ones(1, 1, prefix, prefix, dtype=torch.bool, device=q.device).tril()
             q, k, v = (states[:prefix].transpose(0, 1).unsqueeze(1) for states in (q, k, v))
-            attn_bias = make_attn_bias(attn_mask, *bias_shape(q, softcap))
+            attn_bias = make_attn_bias(attn_mask, *bias_layout(q, softcap))
             outputs = [attend_rows(q, k, v, attn_bias, scale, softcap).squeeze(1), *outputs]
         out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return out.transpose(0, 1).flatten(1, 2)

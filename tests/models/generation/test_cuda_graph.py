@@ -3,30 +3,70 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from helpers import tiny
-from lgym.models.generation.cuda_graph import is_capturable
-
-ROPE = {"rope_theta": 1e4, "factor": 2.0}
-LONG = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 1024}
+from lgym.models.generation.cuda_graph import capture_graph, is_sharded
 
 
-@pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "longrope"])
-def test_rotary_positions_that_depend_on_the_length_are_not_captured(kind):
-    """They compare the length with a limit, which a graph cannot wait for: generation on CUDA raised."""
-    rope = {**ROPE, **(LONG if kind == "longrope" else {}), "rope_type": kind}
-    assert is_capturable(tiny.causal_lm(rope_parameters=rope)) is (kind in ("default", "linear"))
-
-
-@pytest.mark.parametrize(
-    "layer_class",
-    [type("Linear8bitLt", (nn.Linear,), {}), type("FSDPLinear", (FSDPModule, nn.Linear), {})],
-    ids=["8bit", "sharded"],
-)
-def test_layers_that_wait_for_the_gpu_are_not_captured(layer_class):
+def test_sharded_weights_are_found():
     """One layer is enough; its class is set as FSDP2 sets it."""
     model = tiny.causal_lm()
-    model.model.layers[1].mlp.up_proj.__class__ = layer_class
-    assert not is_capturable(model)
+    assert not is_sharded(model)
+    model.model.layers[1].mlp.up_proj.__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
+    assert is_sharded(model)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A stand-in for CUDA: its mode of synchronizing calls, and a graph that knows whether it was begun."""
+    modes, graphs = ["default"], []
+
+    class Nothing:
+        def __init__(self, *given):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def wait_stream(self, other):
+            pass
+
+    class Graph(Nothing):
+        def __init__(self, *given):
+            graphs.append(self)
+
+        def replay(self):
+            pass
+
+    stand_ins = {"Stream": Nothing, "current_stream": Nothing, "stream": Nothing, "CUDAGraph": Graph}
+    for name, stand_in in {**stand_ins, "graph": Nothing}.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    return modes, graphs
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_step_in_which_the_cpu_waits_is_no_graph(cuda, waits):
+    """Catches generation that ends while it is recorded, as with bitsandbytes' 8-bit layers. What waits in its
+    first run alone is recorded."""
+    modes, graphs = cuda
+    runs = []
+
+    def step():
+        runs.append(modes[-1])
+        if waits and modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return torch.ones(1)
+
+    run = capture_graph(step)
+    assert runs[:2] == ["default", "error"]
+    assert modes[-1] == "default"
+    assert (run is step) is waits
+    assert len(graphs) == (not waits)
