@@ -25,7 +25,10 @@ import time
 from pathlib import Path
 
 if sys.version_info < (3, 10):  # noqa: UP036 (nothing here is newer than Python 3.6, so old ones get this far)
-    sys.exit("bootstrap: lgym needs Python 3.10 or newer, this is " + sys.version.split()[0])
+    sys.exit(
+        "bootstrap: lgym needs Python 3.10 or newer, this is " + sys.version.split()[0] + ". Install one "
+        "(python.org, brew install python) and start the script with it: python3.13 scripts/bootstrap.py"
+    )
 
 RECIPE = 1  # part of the stamp: raise it when the steps change, and every .venv is brought up to date
 STAMP = ".venv/lgym-bootstrap.json"

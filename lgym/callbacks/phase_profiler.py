@@ -20,8 +20,8 @@ class PhaseProfiler(Profiler):
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         super().setup(stage, local_rank, log_dir)
-        if torch.cuda.is_available():
-            wait_for_device(torch.cuda.synchronize)
+        if torch.accelerator.is_available():
+            wait_for_device(torch.accelerator.synchronize)
         self._began, self._before = time.perf_counter(), seconds_by_phase()
 
     def start(self, action_name: str) -> None:

@@ -67,6 +67,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._priorities = state.get("priorities", torch.ones(len(self), dtype=torch.float64))
 
     def _take_errors(self, rows: Tensor, errors: Tensor) -> None:
-        errors = errors.double().cpu()
+        errors = errors.cpu().double()  # MPS has no float64
         known = errors.isfinite()  # CollapseGuard may go on behind a loss that is not
         self._priorities[rows[known]] = errors[known] + SMALLEST_ERROR

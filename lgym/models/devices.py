@@ -55,7 +55,9 @@ def multiplies_bf16(accelerator: Any) -> bool:
     gpu = next(filter(_is_available, asked), None)
     if gpu == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return gpu == "mps" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if gpu == "mps":
+        return torch.backends.mps.is_macos_or_newer(14, 0)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _is_available(gpu: str) -> bool:

@@ -101,7 +101,7 @@ class ValueHead(nn.Module):
         """
         learned = self.has_learned
         share = FORGETTING if learned else 1.0
-        returns, mean, std = returns.double(), float(self.mean), float(self.std)
+        returns, mean, std = returns.cpu().double(), float(self.mean), float(self.std)
         mean_square = (1 - share) * (std**2 + mean**2) + share * float(returns.square().mean())
         new_mean = (1 - share) * mean + share * float(returns.mean())
         deviation = max(0.0, mean_square - new_mean**2) ** 0.5

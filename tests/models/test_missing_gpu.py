@@ -67,7 +67,7 @@ def test_without_gpus_the_cpu_says_whether_bf16_is_quick(monkeypatch, accelerato
 
 
 def test_a_gpu_says_itself_whether_bf16_is_quick(monkeypatch):
-    """A T4 computes bf16 by other instructions, and a Mac's GPU has none for it that anybody asks for."""
+    """A T4 computes bf16 by other instructions, and a Mac's GPU does from macOS 14 on."""
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -76,7 +76,12 @@ def test_a_gpu_says_itself_whether_bf16_is_quick(monkeypatch):
         assert [multiplies_bf16(name) for name in ("auto", "gpu", "cuda", "cpu")] == [supported] * 3 + [False]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert [multiplies_bf16(name) for name in ("auto", "mps", "cuda", "tpu")] == [True, True, False, True]
+    for recent in (True, False):
+        monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version, r=recent: r)
+        assert [multiplies_bf16(name) for name in ("auto", "mps", "cuda", "tpu")] == [recent] * 2 + [
+            False,
+            True,
+        ]
 
 
 def test_a_run_that_asks_for_a_gpu_trains(tmp_path, model_folder):

@@ -91,8 +91,8 @@ def _time_step(module: LLMLearner, minibatch: Any) -> float:
         module.sft = sft
     if loss is not None:
         loss.backward()
-    if module.device.type == "cuda":
-        torch.cuda.synchronize(module.device)
+    if module.device.type != "cpu":
+        torch.accelerator.synchronize()
     seconds = time.perf_counter() - started
     module.zero_grad()
     module.eval()

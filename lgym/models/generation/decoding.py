@@ -205,11 +205,12 @@ def _sample_forks(
 ) -> _Batch:
     """The batch with another token for every sample; a row per distinct response."""
     tokens, logprobs = sampler(logits, batch.row_index)
-    forks, fork_index = (batch.row_index * logits.shape[1] + tokens).unique(return_inverse=True)
-    last = forks % logits.shape[1]
+    numbers = (batch.row_index * logits.shape[1] + tokens).cpu()  # MPS has sorted large ones wrongly
+    forks, fork_index = numbers.unique(return_inverse=True)
+    last, logprobs = forks % logits.shape[1], logprobs.cpu()
     fork_logprobs = logprobs.new_empty(len(forks)).index_copy(0, fork_index, logprobs)  # equal within a fork
     parents: list[int] = (forks // logits.shape[1]).tolist()
-    columns = parents, last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids).tolist()
+    columns = parents, last.tolist(), fork_logprobs.tolist(), torch.isin(last, stop_ids.cpu()).tolist()
     responses = [
         GeneratedText(
             (*batch.responses[row].token_ids, token), (*batch.responses[row].logprobs, logprob), ended
@@ -225,7 +226,7 @@ def _sample_forks(
         [batch.prompts[row] for row in parents],
         responses,
         batch.sample_index,
-        fork_index,
+        fork_index.to(logits.device),
         batch.kv_cache,
         parents,
     )

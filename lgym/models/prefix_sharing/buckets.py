@@ -59,8 +59,9 @@ class RowBucket:
 
 def is_fused(device: torch.device, softcap: float | None) -> bool:
     """True where attention is a fused kernel: not on a CPU, whose own is slow in such short rows, most of all
-    backward, and not with a soft cap, which it does not have."""
-    return device.type != "cpu" and softcap is None
+    backward; not on MPS, which stores the scores where there is a gradient; and not with a soft cap, which it
+    does not have."""
+    return device.type not in ("cpu", "mps") and softcap is None
 
 
 def score_limit(device: torch.device, config: Any) -> int:
