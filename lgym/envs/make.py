@@ -191,8 +191,8 @@ def portable(wrapper: EnvWrapper) -> EnvWrapper:
 def _wrap(env: gymnasium.Env, wrapper: EnvWrapper, name: str) -> gymnasium.Env:
     try:
         wrapped = wrapper(env)
-    # Gymnasium's, of unfit spaces
-    except (AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
+    # Gymnasium's, of unfit spaces and of packages that are not there
+    except (AssertionError, AttributeError, NotImplementedError, TypeError, ValueError, Error) as error:
         raise ConfigError(f"{name} cannot be put round {env}: {error}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise ConfigError(f"{name} made {wrapped!r} of {env}; it must make an environment.")

@@ -44,12 +44,21 @@ def test_evaluation_plays_the_same_environment_by_default():
     assert evaluated.returns.min() < 0
 
 
-def lakes(**kwargs):
+def lakes(learner=None, **kwargs):
     """A data module for Frozen Lake in its run, without a model."""
     data = RolloutDataModule(
         env="FrozenLake-v1", agent=FrozenLakeAgent(), episodes_per_rollout=1, num_envs=1, **kwargs
     )
-    return attach(data, RecordingLearner())
+    return attach(data, learner or RecordingLearner())
+
+
+def demonstrated_by(source, **kwargs):
+    """The same, ready to imitate what a source demonstrates."""
+    policy = CandidateScorer()
+    policy.demonstrated = lambda prompt, text, token_ids, choice: choice_response(prompt, choice)
+    data = lakes(RecordingLearner(policy, imitation_weight=1.0), demonstrations=[source], **kwargs)
+    data.setup("fit")
+    return data
 
 
 def first_observation(data, stage):
@@ -102,17 +111,7 @@ def test_demonstrations_are_shown_with_the_working_memory():
         def demonstrations(self, agent, make_env):
             return [Demonstration("a cell", name, begins=name == "down") for name in ("down", "right")]
 
-    policy = CandidateScorer()
-    policy.demonstrated = lambda prompt, text, token_ids, choice: choice_response(prompt, choice)
-    data = RolloutDataModule(
-        env="FrozenLake-v1",
-        agent=FrozenLakeAgent(),
-        episodes_per_rollout=1,
-        num_envs=1,
-        working_memory=WorkingMemory(),
-        demonstrations=[Walk()],
-    )
-    attach(data, RecordingLearner(policy, imitation_weight=1.0)).setup("fit")
+    data = demonstrated_by(Walk(), working_memory=WorkingMemory())
     batch = data._sft_sampler().sample(np.random.default_rng(0))
     texts = sorted(prompt.observation_text for prompt in batch.prompts)
     assert texts == ["This episode:\na cell -> down (+0)\nNow:\na cell", "a cell"]
@@ -125,16 +124,7 @@ def test_demonstrations_are_made_with_the_settings_that_the_run_began_with():
         def demonstrations(self, agent, make_env):
             return [Demonstration(f"limit {make_env.keywords['max_episode_steps']}", "down")]
 
-    policy = CandidateScorer()
-    policy.demonstrated = lambda prompt, text, token_ids, choice: choice_response(prompt, choice)
-    data = RolloutDataModule(
-        env="FrozenLake-v1",
-        agent=FrozenLakeAgent(),
-        episodes_per_rollout=1,
-        num_envs=1,
-        demonstrations=[Clock()],
-    )
-    attach(data, RecordingLearner(policy, imitation_weight=1.0)).setup("fit")
+    data = demonstrated_by(Clock())
     assert data._sft_sampler().demonstrations[0].observation_text == "limit None"
     data.load_state_dict({"ranks": [], "rollouts": 1, "measured": {"max_episode_steps": 7}})
     assert data._sft_sampler().demonstrations[0].observation_text == "limit 7"

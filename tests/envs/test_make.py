@@ -10,6 +10,7 @@ from gymnasium.wrappers import ClipReward, DiscretizeAction, PassiveEnvChecker, 
 from helpers import echo  # noqa: F401  (registers environments)
 from lgym.envs import make_env
 from lgym.envs.make import time_limit
+from lgym.types import ConfigError
 
 
 class NeedsMore(gymnasium.Env):
@@ -166,6 +167,24 @@ def test_a_wrapper_that_does_not_fit_is_named():
         )
     with pytest.raises(ValueError, match="Wrapper 1 of 1 made None"):
         make_env("CartPole-v1", wrappers=[lambda env: None])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotImplementedError("no flat form"),
+        gymnasium.error.DependencyNotInstalled("pip install opencv-python"),
+    ],
+    ids=["space", "package"],
+)
+def test_what_a_wrapper_cannot_do_is_said_with_its_name(error):
+    """Gymnasium's raise these for MiniGrid's missions in a row, and for pictures without OpenCV."""
+
+    def unfit(env):
+        raise error
+
+    with pytest.raises(ConfigError, match=f"Wrapper 1 of 1 cannot be put round .*CartPole.*: {error}"):
+        make_env("CartPole-v1", wrappers=[unfit])
 
 
 def test_ids_of_a_known_package_need_no_package_name(monkeypatch):
