@@ -19,7 +19,7 @@ class GuessNumberAgent(TextAgent):
             that the model has to remember its guesses (`data.history: full`).
     """
 
-    pattern = r"-?\d{1,3}(?:,\d{3})+(?!\d)|-?\d+"
+    pattern = r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
     penalty = -0.1
 
     def __init__(self, show_bounds: bool = True) -> None:
@@ -44,11 +44,14 @@ class GuessNumberAgent(TextAgent):
         return f"{known} {left} {'guess' if left == 1 else 'guesses'} left."
 
     def extract_action(self, text: str) -> ParsedAction:
-        """Take a number of the range."""
+        """Take a whole number of the range, such as 1024, 1,024 or 1024.0."""
+        whole, _, decimals = text.replace(",", "").partition(".")
         try:
-            number = int(text.replace(",", ""))
+            number = int(whole)
         except ValueError:
             return ParsedAction.failure(f"{text[:100]!r} is no number")
+        if decimals.strip("0"):
+            return ParsedAction.failure(f"{text[:100]!r} is no whole number")
         if self._env.lowest <= number <= self._env.highest:
             return ParsedAction(number)
         return ParsedAction.failure(f"{number} is not between {self._env.lowest} and {self._env.highest}")

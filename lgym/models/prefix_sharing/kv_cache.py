@@ -162,13 +162,13 @@ class DecodeStep:
         all_rows = len(self.rows) == len(keys)
         length = self.masked.shape[-1]
         keys, values = ((s if all_rows else s[self.rows])[:, :, :length] for s in (keys, values))
-        q = self._scatter(q, k.shape[1])  # [R, kv_heads, group, M, d]
-        scores = (q.flatten(2, 3) @ keys.transpose(-1, -2) * scale).unflatten(2, q.shape[2:4])
+        q = self._scatter(q * scale, k.shape[1])  # [R, kv_heads, group, M, d]; scaled first: fp16 has no room
+        scores = (q.flatten(2, 3) @ keys.transpose(-1, -2)).unflatten(2, q.shape[2:4])
         scores = soft_cap(scores, softcap).masked_fill(self.masked[:, :, None], -torch.inf)
         if not self.kv_cache.prefix_ids:
             return self._gather((scores.softmax(-1).flatten(2, 3) @ values).view_as(q))
         prefix_keys, prefix_values = self.kv_cache.prefix_kv[module]  # [kv_heads, P, d]
-        prefix_scores = soft_cap(torch.einsum("rhgmd,hpd->rhgmp", q, prefix_keys) * scale, softcap)
+        prefix_scores = soft_cap(torch.einsum("rhgmd,hpd->rhgmp", q, prefix_keys), softcap)
         weights = torch.cat([prefix_scores, scores], dim=-1).softmax(-1)
         prefix_weights, suffix_weights = weights.split([prefix_keys.shape[1], length], dim=-1)
         out = (suffix_weights.flatten(2, 3) @ values).view_as(q)

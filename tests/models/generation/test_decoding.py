@@ -9,6 +9,7 @@ import torch
 from helpers import tiny
 from lgym.models.generation.decoding import generate
 from lgym.models.generation.sampling import SamplingParams
+from lgym.models.prefix_sharing.kv_cache import DecodeStep, KVCache
 from models.prefix_sharing.test_tree_attention import FAMILIES, model_of, wrapped
 
 PROMPTS = [
@@ -275,3 +276,14 @@ def test_bf16_stays_close_to_its_own_forward_pass():
         torch.testing.assert_close(
             torch.tensor(reply.logprobs), recomputed(llm, prompt, reply), rtol=0, atol=0.3
         )
+
+
+@pytest.mark.parametrize("prefix_ids", [(), (1,)])
+def test_scores_beyond_fp16_are_scaled_before_they_overflow(prefix_ids):
+    """With 50 in each of 64 dimensions q · k is 160,000, where fp16 ends at 65,504; scaled it is 20,000."""
+    layer, large = torch.nn.Identity(), torch.full((1, 1, 64), 50.0, dtype=torch.float16)
+    prefix_kv = {layer: (large[:, : len(prefix_ids)], large[:, : len(prefix_ids)])}
+    kv_cache = KVCache(prefix_ids, [()], prefix_kv, {layer: (large.new_zeros(1, 1, 2, 64),) * 2})
+    rows = torch.tensor([0])
+    step = DecodeStep.from_cache(kv_cache, rows, lengths=rows, counts=[1], max_length=2)
+    assert step.attend(layer, large, large, large, 64**-0.5, None).eq(50).all()
