@@ -62,12 +62,11 @@ def row(seeds: Sequence[RunRecord]) -> dict[str, str]:
     """The runs of a YAML, by column."""
     first = seeds[0]
     subject = first.subject
-    kwargs = "".join(f", {name}: {value}" for name, value in subject["env_kwargs"].items())
     returns = subject["reference_returns"]
     minutes = [record.minutes for record in seeds]
     return {
         "YAML": f"`{first.name}`",
-        "environment": f"{subject['env']}{kwargs}",
+        "environment": _distinct(map(environment, seeds)),
         "algorithm": f"{subject['algorithm']}, {subject['policy']}",
         "seeds": ", ".join(str(record.seed) for record in seeds),
         "untrained": estimate(seeds, UNTRAINED, RunRecord.first),
@@ -82,6 +81,12 @@ def row(seeds: Sequence[RunRecord]) -> dict[str, str]:
         "median minutes": f"{statistics.median(minutes):.1f}",
         **speed(seeds),
     }
+
+
+def environment(record: RunRecord) -> str:
+    """The environment of a run, with its keyword arguments."""
+    settings = record.subject["env_kwargs"].items()
+    return record.subject["env"] + "".join(f", {name}: {value}" for name, value in settings)
 
 
 def speed(seeds: Sequence[RunRecord]) -> dict[str, str]:

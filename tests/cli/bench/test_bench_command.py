@@ -61,6 +61,9 @@ def test_seeds_are_summed_up_with_an_interval():
     assert found["greedy"] == "1.00 [1.00, 1.00]"
     assert found["minutes"] == "3.0 to 7.0"
     assert found["seeds"] == "3, 4, 5, 6, 7"
+    slippery = replace(RECORD, subject=RECORD.subject | {"env_kwargs": {"is_slippery": True}})
+    environments = "FrozenLake-v1, is_slippery: False; FrozenLake-v1, is_slippery: True"
+    assert row([*MORE_SEEDS, slippery])["environment"] == environments
     part = [MORE_SEEDS[0], replace(RECORD, curves={"val_sampled/return_mean": [(64, 0.3)]})]
     assert row(part)["untrained"] == ""
 
