@@ -191,9 +191,12 @@ def portable(wrapper: EnvWrapper) -> EnvWrapper:
 def _wrap(env: gymnasium.Env, wrapper: EnvWrapper, name: str) -> gymnasium.Env:
     try:
         wrapped = wrapper(env)
-    # Gymnasium's, of unfit spaces and of packages that are not there
-    except (AssertionError, AttributeError, NotImplementedError, TypeError, ValueError, Error) as error:
-        raise ConfigError(f"{name} cannot be put round {env}: {error}") from error
+    # Gymnasium's, of unfit spaces and of packages that are not there; an assertion need not say anything
+    except (
+        AssertionError, AttributeError, ImportError, NotImplementedError, TypeError, ValueError, Error
+    ) as error:  # fmt: skip
+        reason = str(error) or type(error).__name__
+        raise ConfigError(f"{name} cannot be put round {env}: {reason}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise ConfigError(f"{name} made {wrapped!r} of {env}; it must make an environment.")
     return wrapped
