@@ -7,6 +7,7 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
+from lgym.data.rollout.collector import PlayProgress
 from lgym.phases import seconds_by_phase
 
 SHOWN_METRICS = (
@@ -22,8 +23,8 @@ RATED_PHASES = ("playing", "preparing", "learning")
 
 class RolloutProgress(ProgressBar):
     """A line for the run (rollouts, mean return, entropy, KL, turns a second of playing and learning), and a
-    line for the current rollout: while it is played also how often all environments have stepped, which moves
-    before the first episode ends."""
+    line for the current rollout or evaluation: how often all environments have stepped, which moves before
+    the first episode ends, and the mean return of the episodes that have ended, the short ones first."""
 
     _enabled = True
     _run: tqdm | None = None
@@ -43,18 +44,22 @@ class RolloutProgress(ProgressBar):
     def print(self, *args: Any, **kwargs: Any) -> None:
         tqdm.write(kwargs.get("sep", " ").join(map(str, args)), file=sys.stderr)
 
-    def on_play(self, done: int, total: int) -> None:
-        """Shows the progress of a rollout or an evaluation; called by the data side."""
+    def on_play(self, progress: PlayProgress) -> None:
+        """Shows how far a rollout or an evaluation is; called by the data side."""
         if self._enabled:
             self._open_run()
             data = getattr(self.trainer, "datamodule", None)
-            unit = (
-                "turns" if getattr(data, "turns_per_rollout", None) and self.trainer.training else "episodes"
-            )
-            bar = self._begin(f"{'playing' if self.trainer.training else 'evaluating'} {unit}", done, total)
+            if not self.trainer.training:
+                phase = f"evaluating episodes, {'greedy' if progress.greedy else 'sampled'}"
+            else:
+                phase = "playing turns" if getattr(data, "turns_per_rollout", None) else "playing episodes"
+            bar = self._begin(phase, progress.done, progress.total)
             self._steps += 1
-            bar.set_postfix(steps=self._steps, refresh=False)
-            bar.update(done - bar.n)
+            shown: dict[str, Any] = {"steps": self._steps}
+            if progress.episodes:
+                shown["return"] = f"{progress.return_sum / progress.episodes:.3f}"
+            bar.set_postfix(shown, refresh=False)
+            bar.update(progress.done - bar.n)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -10,6 +10,7 @@ from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lgym import distributed
+from lgym.data.rollout.collector import PlayProgress
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -47,10 +48,15 @@ class TimeLimit(Timer):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keeps the clock that runs already."""
 
-    def on_play(self, done: int, total: int) -> None:
+    def on_play(self, progress: PlayProgress) -> None:
         """Called by the data side after each step of the environments."""
         trainer = self._trainer
-        if trainer is None or not trainer.training or done >= total or distributed.world_size() > 1:
+        if (
+            trainer is None
+            or not trainer.training
+            or progress.done >= progress.total
+            or distributed.world_size() > 1
+        ):
             return
         if self.time_elapsed() >= self.duration.total_seconds():
             self.is_over = True

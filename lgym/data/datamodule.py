@@ -21,7 +21,7 @@ from lgym.data.prompts.memory_prompt import MemoryPrompt, summary
 from lgym.data.prompts.prompt_builder import PromptBuilder
 from lgym.data.replay_buffer import ReplayBuffer
 from lgym.data.resolved_config import ResolvedConfig
-from lgym.data.rollout.collector import Collector
+from lgym.data.rollout.collector import Collector, PlayProgress
 from lgym.data.rollout.env_runner import EnvRunner
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.seeds import first_reset_seed, stream
@@ -254,11 +254,11 @@ class RolloutDataModule(ResolvedConfig, L.LightningDataModule):
         """The number of minibatches of the rollout that is learned from."""
         return None if self._dataset is None else self._dataset.minibatches
 
-    def show_progress(self, done: int, total: int) -> None:
-        """Tell the callbacks with `on_play` how many episodes or turns have been played."""
+    def show_progress(self, progress: PlayProgress) -> None:
+        """Tell the callbacks with `on_play` how far a rollout or an evaluation is."""
         for callback in getattr(self.trainer, "callbacks", ()):
             if hasattr(callback, "on_play"):
-                callback.on_play(done, total)
+                callback.on_play(progress)
 
     def _training_play(self) -> TrainingPlay:
         """The environments of training, made when first needed: by then a checkpoint has been restored."""

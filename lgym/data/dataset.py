@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lgym import distributed
 from lgym.data.imitation.sft_sampler import SFTSampler
 from lgym.data.resolved_config import ResolvedConfig
-from lgym.data.rollout.collector import Collector, Progress
+from lgym.data.rollout.collector import Collector, PlayProgress, Progress
 from lgym.data.rollout.looping import looping_episodes
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.data.sharding import minibatches
@@ -220,7 +220,14 @@ class EvaluationDataset(IterableDataset):
         return [max(0, min(size, self.episodes - part * size)) for part in range(count)]
 
     def _progress(self, returns: Tensor) -> Progress:
-        return lambda done, _: self.progress(len(returns) + done, self.episodes)
+        """Reports on a part, behind episodes with these returns."""
+
+        def show(part: PlayProgress) -> None:
+            ended = len(returns) + part.episodes
+            total = float(returns.sum()) + part.return_sum
+            self.progress(replace(part, done=ended, total=self.episodes, episodes=ended, return_sum=total))
+
+        return show
 
     def _is_known(self, returns: Tensor) -> bool:
         """Check if the mean return over all processes is known well enough."""

@@ -76,7 +76,7 @@ def test_a_resumed_run_begins_with_the_rollouts_that_are_done(model_folder, tmp_
 class SlowEnvironments(L.Callback):
     """Takes longer over a step than the bar waits between two drawings."""
 
-    def on_play(self, done, total):
+    def on_play(self, progress):
         time.sleep(0.31)
 
 
@@ -100,3 +100,27 @@ def test_playing_shows_steps_while_no_episode_ends(model_folder, tmp_path, capsy
     )
     shown = re.findall(r"playing episodes:[^\r\n]*? (\d)/8 [^\r\n]*?steps=(\d+)", capsys.readouterr().err)
     assert {("0", "2"), ("4", "3"), ("4", "4"), ("4", "5")} <= set(shown)
+
+
+def test_an_evaluation_shows_its_mode_and_the_return_so_far(model_folder, tmp_path, capsys):
+    """It may last minutes, and its table comes after both modes. The environment pays the number of every turn."""
+    fit(
+        PPO(llm=tiny_config(model_folder)),
+        tmp_path,
+        data={
+            "env": "Counting-v0",
+            "agent": echo.CountingAgent(),
+            "max_episode_steps": 3,
+            "eval_episodes": 4,
+        },
+        trainer={
+            "max_epochs": 1,
+            "limit_val_batches": 1,
+            "callbacks": [SlowEnvironments(), RolloutProgress()],
+            "enable_progress_bar": True,
+        },
+    )
+    err = capsys.readouterr().err
+    for mode in ("greedy", "sampled"):
+        assert re.search(rf"evaluating episodes, {mode}:[^\r\n]*?steps=2\]", err)
+        assert re.search(rf"evaluating episodes, {mode}:[^\r\n]*?steps=3, return=6\.000", err)

@@ -19,6 +19,7 @@ from lgym import distributed
 from lgym.data import ReplayBuffer
 from lgym.data.data_config import DataConfig
 from lgym.data.dataset import EvaluationDataset, InFlight, RolloutDataset, warm_up_episodes
+from lgym.data.rollout.collector import PlayProgress
 from lgym.data.rollout.training_play import TrainingPlay
 from lgym.modules.response_batch import response_batch as batch_of_rollout
 from lgym.modules.transitions import rollout_transitions
@@ -39,7 +40,7 @@ def dataset(learner, replay=None, **changes) -> RolloutDataset:
         exploration_bonus=None,
     )
     return RolloutDataset(
-        learner, TrainingPlay(0, counting_collector(), replay), settings, lambda done, total: None, **changes
+        learner, TrainingPlay(0, counting_collector(), replay), settings, lambda so_far: None, **changes
     )
 
 
@@ -189,8 +190,9 @@ def evaluation(returns, *, margin, num_envs=10, episodes=1000):
         def play(self, policy, rng, *, episodes, progress):
             first = sum(parts)
             parts.append(episodes)
-            progress(episodes, episodes)
-            return SimpleNamespace(episode_returns=torch.tensor(returns[first : first + episodes]))
+            played = returns[first : first + episodes]
+            progress(PlayProgress(episodes, episodes, rng is None, episodes, sum(played)))
+            return SimpleNamespace(episode_returns=torch.tensor(played))
 
         def close(self):
             pass
@@ -200,13 +202,14 @@ def evaluation(returns, *, margin, num_envs=10, episodes=1000):
         Played,
         seed=0,
         episodes=episodes,
-        progress=lambda *so_far: shown.append(so_far),
+        progress=shown.append,
         outcome=lambda collector, rollout: rollout.episode_returns,
         margin=margin,
     )
     batches = [flight.batch for flight in data]
     assert torch.cat(batches).tolist() == pytest.approx(returns[: sum(parts)])
-    assert shown == [(sum(parts[: n + 1]), episodes) for n in range(len(parts))]
+    ended = [sum(parts[: n + 1]) for n in range(len(parts))]
+    assert shown == [PlayProgress(n, episodes, False, n, sum(returns[:n])) for n in ended]
     return parts
 
 

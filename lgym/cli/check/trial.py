@@ -161,7 +161,12 @@ def _play_episodes(
     with closing(training.collector) as collector, module.inference() as policy, bar("playing") as show:
         timed: Any = TimedPolicy(policy)
         while True:
-            rollout = collector.play(timed, training.rngs["actions"], episodes=count, progress=show)
+            rollout = collector.play(
+                timed,
+                training.rngs["actions"],
+                episodes=count,
+                progress=lambda so_far: show(so_far.done, so_far.total),
+            )
             transcripts = transcripts or list(collector.transcripts)
             rollouts.append(rollout)
             pieces.append(Piece(int(rollout.mask.sum()), timed.calls, rollout.seconds))

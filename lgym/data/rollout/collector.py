@@ -17,8 +17,28 @@ from lgym.phases import part
 from lgym.rollout import Prompt, Rollout
 from lgym.types import ConfigError, Episode, Policy
 
-Progress = Callable[[int, int], None]
-"""Called with the episodes (or turns) that have been played, and their total."""
+
+@dataclass(frozen=True)
+class PlayProgress:
+    """Progress of a rollout or an evaluation.
+
+    Attributes:
+        done: episodes that have ended, or turns that have been played where these are counted.
+        total: how many there will be.
+        greedy: whether the likeliest actions are played, and not sampled ones.
+        episodes: how many have ended.
+        return_sum: sum of their returns.
+    """
+
+    done: int
+    total: int
+    greedy: bool
+    episodes: int
+    return_sum: float
+
+
+Progress = Callable[[PlayProgress], None]
+"""Called after every step of the environments."""
 
 Remember = Callable[[list[list[RememberedTurn]]], None]
 """Called at the end of a rollout with the turns of every episode that ended in it, in the order of their
@@ -67,7 +87,7 @@ class Collector:
         *,
         episodes: int | None = None,
         turns: int | None = None,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = lambda so_far: None,
     ) -> Rollout:
         """Plays so many whole episodes, or so many turns wherever episodes then stand.
 
@@ -92,10 +112,9 @@ class Collector:
         self._settle(recorder)
         while any(runner.live for runner in self.runners) and (turns is None or recorder.turns < turns):
             self._step(recorder, rng)
-            if episodes is None:
-                progress(recorder.turns, turns or 0)
-            else:
-                progress(len(recorder.finished), episodes)
+            ended = len(recorder.finished)
+            done, total = (recorder.turns, turns or 0) if episodes is None else (ended, episodes)
+            progress(PlayProgress(done, total, rng is None, ended, recorder.return_sum))
         rollout = recorder.rollout()
         if episodes is not None:  # whole ones: these are the episodes to report
             rollout = replace(rollout, latest_episodes=None)

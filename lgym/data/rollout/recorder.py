@@ -141,6 +141,7 @@ class Recorder:
         self.table = table
         self.latest = latest
         self.finished: dict[int, Outcome] = {}  # by the episode's number
+        self.return_sum = 0.0  # of these
         self.remembered: dict[int, list[RememberedTurn]] = {}  # of the same episodes
         self._num_envs = num_envs
         self._counts = counts
@@ -161,6 +162,7 @@ class Recorder:
     def finish(self, stream: int, runner: EnvRunner) -> None:
         """Record the end of an episode in the environment of that number."""
         self.finished[runner.number] = self.latest[stream] = runner.outcome
+        self.return_sum += runner.outcome[0]
         self.remembered[runner.number] = runner.prompts.turns
         self._counts.finished += 1
 

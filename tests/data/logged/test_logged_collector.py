@@ -31,7 +31,7 @@ def logged(episodes, agent, gamma=0.5, **settings) -> LoggedCollector:
 
 
 def play(collector):
-    return collector.play(CandidateScorer(), None, progress=lambda done, total: None)
+    return collector.play(CandidateScorer(), None, progress=lambda so_far: None)
 
 
 def transitions(rollout, n) -> Counter:

@@ -139,7 +139,7 @@ def test_an_episode_that_was_dropped_is_stored_once():
     player = collector(memory, envs=worker_envs(partial(make_env, "Counting-v0", {}, 5), 2, 20.0))
     steps = iter(range(100))
 
-    def progress(done, total):
+    def progress(so_far):
         if next(steps) == 2:
             os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 

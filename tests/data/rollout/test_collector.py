@@ -215,7 +215,10 @@ def test_progress_is_reported():
     """A bar that never moves looks like a hang."""
     calls = []
     collector().play(
-        FirstCandidatePolicy(), rng(), episodes=4, progress=lambda done, total: calls.append((done, total))
+        FirstCandidatePolicy(),
+        rng(),
+        episodes=4,
+        progress=lambda so_far: calls.append((so_far.done, so_far.total)),
     )
     assert calls[-1] == (4, 4)
     assert len(calls) > 1

@@ -93,7 +93,7 @@ def kills(at):
     """Ends a worker after so many steps of the environments."""
     steps = iter(range(1000))
 
-    def progress(done, total):
+    def progress(so_far):
         if next(steps) == at:
             os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
