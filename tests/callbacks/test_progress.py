@@ -80,47 +80,33 @@ class SlowEnvironments(L.Callback):
         time.sleep(0.31)
 
 
-def test_playing_shows_steps_while_no_episode_ends(model_folder, tmp_path, capsys):
-    """An episode may last minutes: a bar that stands at none looks like a hang."""
+def shown_while_counting(model_folder, folder, capsys, *, trainer=None, **data) -> str:
+    """What the bars of a rollout say, whose episodes have three turns that pay 1, 2 and 3."""
     fit(
         PPO(llm=tiny_config(model_folder)),
-        tmp_path,
-        data={
-            "env": "Counting-v0",
-            "agent": echo.CountingAgent(),
-            "max_episode_steps": 3,
-            "num_envs": 4,
-            "episodes_per_rollout": 8,
-        },
+        folder,
+        data={"env": "Counting-v0", "agent": echo.CountingAgent(), "max_episode_steps": 3, **data},
         trainer={
             "max_epochs": 1,
             "callbacks": [SlowEnvironments(), RolloutProgress()],
             "enable_progress_bar": True,
+            **(trainer or {}),
         },
     )
-    shown = re.findall(r"playing episodes:[^\r\n]*? (\d)/8 [^\r\n]*?steps=(\d+)", capsys.readouterr().err)
+    return capsys.readouterr().err
+
+
+def test_playing_shows_steps_while_no_episode_ends(model_folder, tmp_path, capsys):
+    """An episode may last minutes: a bar that stands at none looks like a hang."""
+    err = shown_while_counting(model_folder, tmp_path, capsys, num_envs=4, episodes_per_rollout=8)
+    shown = re.findall(r"playing episodes:[^\r\n]*? (\d)/8 [^\r\n]*?steps=(\d+)", err)
     assert {("0", "2"), ("4", "3"), ("4", "4"), ("4", "5")} <= set(shown)
 
 
 def test_an_evaluation_shows_its_mode_and_the_return_so_far(model_folder, tmp_path, capsys):
-    """It may last minutes, and its table comes after both modes. The environment pays the number of every turn."""
-    fit(
-        PPO(llm=tiny_config(model_folder)),
-        tmp_path,
-        data={
-            "env": "Counting-v0",
-            "agent": echo.CountingAgent(),
-            "max_episode_steps": 3,
-            "eval_episodes": 4,
-        },
-        trainer={
-            "max_epochs": 1,
-            "limit_val_batches": 1,
-            "callbacks": [SlowEnvironments(), RolloutProgress()],
-            "enable_progress_bar": True,
-        },
-    )
-    err = capsys.readouterr().err
+    """It may last minutes, and its table comes after both modes."""
+    evaluated = {"limit_val_batches": 1}
+    err = shown_while_counting(model_folder, tmp_path, capsys, trainer=evaluated, eval_episodes=4)
     for mode in ("greedy", "sampled"):
         assert re.search(rf"evaluating episodes, {mode}:[^\r\n]*?steps=2\]", err)
         assert re.search(rf"evaluating episodes, {mode}:[^\r\n]*?steps=3, return=6\.000", err)
