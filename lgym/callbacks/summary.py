@@ -104,8 +104,9 @@ class RunSummary(L.Callback):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        if trainer.state.fn == "fit" and isinstance(exception, KeyboardInterrupt):
-            say(f"\nInterrupted. {_kept(trainer)}")
+        if isinstance(exception, KeyboardInterrupt):
+            fitting = trainer.state.fn == "fit"
+            say(f"\nInterrupted. {_kept(trainer)}" if fitting else "\nInterrupted before the end.")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._evaluated_after = 0 if trainer.sanity_checking else rollouts_done(trainer)

@@ -95,6 +95,18 @@ def test_sigterm_ends_a_run_before_its_first_step(tmp_path, model_folder, monkey
     assert "Interrupted. No rollout was finished" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("subcommand", ["validate", "test"])
+def test_sigterm_ends_an_evaluation(tmp_path, model_folder, monkeypatch, capsys, ignored, subcommand):
+    """Its output just stopped: neither a figure, nor a word about why there is none."""
+    monkeypatch.setattr(
+        Collector, "play", lambda *arguments, **settings: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    with pytest.raises(SystemExit) as end:
+        lgym(subcommand, tmp_path, model_folder)
+    assert end.value.code == 1
+    assert "Interrupted before the end." in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_sigterm_ends_a_process(tmp_path, model_folder):
     """At any time after its first checkpoint, as a process of its own."""
