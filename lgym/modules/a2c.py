@@ -19,7 +19,7 @@ class A2C(ActorCritic):
         """
         Args:
             loss: as of every algorithm; by default without clipping, for a single pass,
-                and with `target_kl: 0.02` as a brake.
+                and with `old_kl_coef: 1`, which holds the policy near the behavior policy.
             gae_lambda: between one-step advantages (0) and whole returns (1).
             **kwargs: of every algorithm with a critic: llm, policy, optimizer, lr_scheduler, sft, critic,
                 gamma, whiten_advantages.

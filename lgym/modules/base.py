@@ -71,8 +71,8 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
             llm: the language model and how it is made trainable.
             policy: how it acts, by class_path: any of lgym.policies; by default it chooses between
                 candidates.
-            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, 1e-4 where
-                the policy writes text, and 3e-4 where it chooses and nothing clips the loss.
+            optimizer: any torch optimizer by class_path; null is AdamW with learning rate 8e-4, or 1e-4 where
+                the policy writes text.
             lr_scheduler: any torch schedule but ReduceLROnPlateau by class_path, stepped once a rollout; by
                 default two rollouts of warm-up and a fall to a tenth over the run, `trainer.max_epochs`. Null
                 is none.

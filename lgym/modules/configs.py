@@ -158,5 +158,6 @@ class SFTConfig:
 
 
 CLIPPED = LossConfig()
-POLICY_GRADIENT = LossConfig(clip_low=None, clip_high=None, target_kl=0.02)
-"""The default of algorithms without clipping, where the brake holds the policy in its place."""
+POLICY_GRADIENT = LossConfig(clip_low=None, clip_high=None, old_kl_coef=1.0)
+"""The default of algorithms without clipping: the divergence from the behavior policy holds the policy in its
+place."""

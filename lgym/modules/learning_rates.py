@@ -22,12 +22,6 @@ def choice_optimizer(parameters: Iterable[Any]) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=8e-4, weight_decay=0.0)
 
 
-def unclipped_optimizer(parameters: Iterable[Any]) -> Optimizer:
-    """The optimizer where none is configured, of policies that choose and whose loss nothing clips: at the
-    rate above REINFORCE fell to choices that end no episode."""
-    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.0)
-
-
 def text_optimizer(parameters: Iterable[Any]) -> Optimizer:
     """The optimizer where none is configured, of policies that write text: at the rate of choices a few
     rollouts undo what demonstrations have taught."""

@@ -5,7 +5,6 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from lgym import distributed
@@ -16,7 +15,6 @@ from lgym.modules.base import GAP, NO_SFT, LLMLearner
 from lgym.modules.config_checks import require_reference, require_single_pass
 from lgym.modules.configs import CLIPPED, LossConfig
 from lgym.modules.groups import require_comparable, require_groups, zero_variance_groups
-from lgym.modules.learning_rates import unclipped_optimizer
 from lgym.modules.metrics import advantage_reliability, rollout_metrics
 from lgym.modules.preparation import turns_to_learn_from, with_advantages, without_idle_turns
 from lgym.modules.response_batch import RolloutTurns, token_traces
@@ -74,11 +72,6 @@ class PolicyLearner(LLMLearner, ABC):
     def single_pass(self) -> bool:
         """True if nothing holds further passes over a rollout near the policy that played it."""
         return self.loss_config.clip_low is None
-
-    @property
-    def usual_optimizer(self) -> OptimizerCallable:
-        chooses = not self.policy.generates_text
-        return unclipped_optimizer if chooses and self.single_pass else super().usual_optimizer
 
     @property
     def evaluates_rollout(self) -> bool:

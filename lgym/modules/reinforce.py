@@ -38,7 +38,7 @@ class REINFORCE(PolicyLearner):
         """
         Args:
             loss: as of every algorithm; by default without clipping, for a single pass,
-                and with `target_kl: 0.02` as a brake.
+                and with `old_kl_coef: 1`, which holds the policy near the behavior policy.
             gamma: discount per turn.
             whiten_advantages: divide advantages by their standard deviation over the rollout too.
             **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, sft.

@@ -151,9 +151,9 @@ each."""
 
 
 def text_learner(algorithm: type[PolicyLearner], **settings: Any) -> Any:
-    """An algorithm with its own loss, PPO with that of the others and without warm-up. Nothing brakes: the
+    """An algorithm with its own loss, PPO with that of the others and without warm-up. Nothing pulls back: the
     log-probabilities of `text_rollout` are no policy's."""
-    loss = replace(POLICY_GRADIENT, target_kl=None) if algorithm in (A2C, REINFORCE) else LossConfig()
+    loss = replace(POLICY_GRADIENT, old_kl_coef=0.0) if algorithm in (A2C, REINFORCE) else LossConfig()
     return make_learner(algorithm, GenerationPolicy(max_new_tokens=5), loss, **settings)
 
 

@@ -115,14 +115,16 @@ def test_a_brake_without_a_divergence_takes_no_step():
 
 
 @pytest.mark.parametrize("algorithm", [A2C, REINFORCE])
-def test_without_clipping_the_brake_is_the_default(algorithm):
-    """A2C went from even odds to one action for every hand within twelve steps of a rollout: nothing held
-    it."""
-    module = make_learner(algorithm, CandidatePolicy(), algorithm().loss_config, gamma=1.0)
+def test_without_clipping_the_divergence_holds_the_policy(algorithm):
+    """A2C went from even odds to one action for every hand within two rollouts: nothing pulled it back."""
+    own = algorithm().loss_config
+    module = make_learner(algorithm, CandidatePolicy(), own, gamma=1.0)
     batch = prepared(module)
-    assert module.loss(batch)[0] is not None
-    assert shift(module, 0.5).loss(batch) == (None, {})
-    assert module.steps_braked == 1
+    loss, metrics = shift(module, 0.5).loss(batch)
+    module.loss_config = replace(own, old_kl_coef=0.0)
+    unheld, _ = module.loss(batch)
+    assert float(metrics["policy/old_kl"]) > 0.01
+    assert float((loss - unheld).detach()) == pytest.approx(float(metrics["policy/old_kl"]), rel=1e-5)
 
 
 @pytest.mark.parametrize(
