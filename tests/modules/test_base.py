@@ -139,8 +139,7 @@ def test_demonstrations_without_a_weight_are_learned_from_first():
     ids=lambda value: type(value).__name__ if isinstance(value, LLMLearner) else None,
 )
 def test_every_algorithm_has_a_usual_optimizer(module, rate, sft_scale):
-    """Catches a rate that falls with an algorithm and not with what is learned: choices or text, clipped or
-    not."""
+    """Catches a rate that falls with an algorithm and not with what is learned: choices or text."""
     assert module.make_optimizer([torch.zeros(1)]).defaults["lr"] == rate
     assert module.sft_lr_scale == sft_scale
     assert module.policy.scores_candidates != module.policy.generates_text
