@@ -286,6 +286,7 @@ def blackjack_values() -> dict[str, Any]:
             "trainer.check_val_every_n_epoch": 100,
             "trainer.callbacks": "record_golden.Record",
             "trainer.accelerator": "cpu",
+            "trainer.precision": "32-true",  # of processors that multiply bf16 too, which round differently
         }
         lgym(["fit", *(f"--{option}={value}" for option, value in options.items())])
         return {"PPO, candidates, Blackjack": json.loads((Path(name) / Record.FILE).read_text())}
