@@ -40,7 +40,8 @@ class REINFORCE(PolicyLearner):
             loss: as of every algorithm; by default without clipping, for a single pass,
                 and with `old_kl_coef: 1`, which holds the policy near the behavior policy.
             gamma: discount per turn.
-            whiten_advantages: divide advantages by their standard deviation over the rollout too.
+            whiten_advantages: divide advantages by their standard deviation over the rollout too; without it
+                the loss's weights are those beside returns as they are.
             **kwargs: of every algorithm: llm, policy, optimizer, lr_scheduler, sft.
         """
         super().__init__(loss=loss, **kwargs)
