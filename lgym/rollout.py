@@ -103,8 +103,9 @@ class Rollout:
 
     Attributes:
         seconds: wall-clock time of playing it.
-        latest_episodes: the last finished episode of every environment, whichever rollout it ended in; where
-            rollouts are counted in turns.
+        latest_episodes: the last finished episodes of every environment, as many of each: the fewest that one
+            of them has finished here, or one, whichever rollout it ended in; where rollouts are counted in
+            turns.
         total_turns: turns that this process has played in the run, with those of this rollout.
         total_episodes: episodes that it has finished, likewise.
         episodes_dropped: episodes lost with their process; none of their turns is here.
@@ -163,9 +164,9 @@ class Rollout:
     def reported_episodes(self) -> EpisodeStatistics:
         """The episodes that means of returns and lengths describe: comparable from rollout to rollout.
 
-        Where rollouts are counted in episodes, their own. Where they are counted in turns, the last one of
-        every environment: of environments that start together, only the short ones end in the first rollout,
-        and only the long ones in the next.
+        Where rollouts are counted in episodes, their own. Where they are counted in turns, the last ones of
+        every environment, as many of each: of environments that start together, only the short ones end in
+        the first rollout, and only the long ones in the next.
         """
         return self.ended_episodes if self.latest_episodes is None else self.latest_episodes
 

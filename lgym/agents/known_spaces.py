@@ -185,14 +185,8 @@ _KNOWN = {
             ],
             "words": {
                 "first link": [
-                    "down",
-                    "down right",
-                    "right",
-                    "up right",
-                    "up",
-                    "up left",
-                    "left",
-                    "down left",
+                    *("down", "down right", "right", "up right"),
+                    *("up", "up left", "left", "down left"),
                 ],
                 "second link": [
                     *("straight", "slightly right", "right", "far right"),
@@ -283,6 +277,9 @@ _KNOWN = {
 _FAMILIES = {
     "lgym.envs.text_env:TextEnv": KnownSpace(
         "You play a game by text. Its messages tell the rules and how to answer."
+    ),
+    "lgym.envs.reasoning:ReasoningGymEnv": KnownSpace(
+        "Answer the question.", answer_format="Answer with the result alone, without a sentence."
     ),
     "lgym.envs.textworld:TextWorldEnv": KnownSpace(
         "You play a text adventure. Do the steps of the goal in their order.",

@@ -111,13 +111,9 @@ class RolloutDataset(IterableDataset):
             part = batch if limit is None else batch.thinned(limit, order_rng)
             order = order_rng.permutation(len(part.prompt_chains)).tolist()
             size = self.settings.prompts_per_minibatch(part.num_units)
-            yield from self._counted(minibatches(part, size, order))
-
-    def _counted(self, one_pass: Iterator[Any]) -> list[Any]:
-        """A pass of minibatches, with `minibatches` set as if all passes had as many."""
-        batches = list(one_pass)
-        self.minibatches = self.settings.update_epochs * len(batches)
-        return batches
+            one_pass = list(minibatches(part, size, order))
+            self.minibatches = self.settings.update_epochs * len(one_pass)
+            yield from one_pass
 
     def _with_demonstrations(self, batches: Iterator[Any], sampler: SFTSampler) -> Iterator[Any]:
         """Minibatches with demonstrated turns beside them, if there are any."""
@@ -135,8 +131,10 @@ class RolloutDataset(IterableDataset):
             self.minibatches = 1
             yield carrier
             return
-        for _ in range(self.settings.update_epochs):
-            for turns in self._counted(sampler.demonstration_batches(self.play.rngs["order"])):
+        epochs = self.learner.sft_epochs(sampler.num_minibatches, self.settings.update_epochs)
+        self.minibatches = epochs * sampler.num_minibatches
+        for _ in range(epochs):
+            for turns in sampler.demonstration_batches(self.play.rngs["order"]):
                 yield replace(carrier, supervised=turns)
 
     def play_rollout(self, episodes: int | None = None) -> Rollout:

@@ -42,6 +42,9 @@ AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy | LLMPolicy
 
 DEFAULT_LLM = LLMConfig()
 NO_SFT = SFTConfig()
+SFT_STEPS = 64
+"""The fewest steps of imitation where nothing says how long it lasts."""
+
 FEATURE_PROMPTS = 64
 """Prompts of a rollout that the value head's features are standardized by."""
 
@@ -174,6 +177,11 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
         if self.sft.rollouts is not None:
             return self.sft.rollouts
         return int(self.sft.coef == 0 and bool(self.data_setting("demonstrations", None)))
+
+    def sft_epochs(self, steps: int, update_epochs: int) -> int:
+        if self.sft.epochs is not None:
+            return self.sft.epochs
+        return update_epochs if self.sft.rollouts is not None else max(update_epochs, -(-SFT_STEPS // steps))
 
     def data_setting(self, name: str, default: Any) -> Any:
         """A setting of the run's data module, which random play may decide; `default` without one."""

@@ -142,10 +142,14 @@ class SFTConfig:
     """Weight of the negative log-likelihood of demonstrated turns, per token."""
 
     rollouts: int | None = None
-    """Rollouts at the start that train on these alone, whatever the weight: each is `data.update_epochs`
-    passes over the demonstrations and what has come from own episodes so far; while there is nothing,
-    nothing is learned. Where they are all of a run, that is expert iteration (Anthony et al. 2017,
-    arXiv:1705.08439), or DAgger. Null is 1 where there are demonstrations without a weight, else none."""
+    """Rollouts at the start that train on these alone, whatever the weight: each is `epochs` passes over the
+    demonstrations and what has come from own episodes so far; while there is nothing, nothing is learned.
+    Where they are all of a run, that is expert iteration (Anthony et al. 2017, arXiv:1705.08439), or DAgger.
+    Null is 1 where there are demonstrations without a weight, else none."""
+
+    epochs: int | None = None
+    """Passes of each of these rollouts. Null is `data.update_epochs`, or, where `rollouts` is null too, as
+    many more as make 64 steps: few demonstrations are read often."""
 
     lr_scale: float | None = None
     """The learning rate of these rollouts, as a multiple of the optimizer's: imitation bears larger steps
@@ -155,6 +159,7 @@ class SFTConfig:
         require_weights(coef=self.coef)
         require_positive(lr_scale=self.lr_scale)
         require_counts(rollouts=self.rollouts or 0)
+        require_positive(epochs=self.epochs)
 
 
 CLIPPED = LossConfig()

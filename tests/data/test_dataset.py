@@ -80,6 +80,10 @@ class Counted:
     def has_turns(self):
         return bool(self.turns)
 
+    @property
+    def num_minibatches(self):
+        return len(self.turns)
+
     def begin_rollout(self, first):
         self.asked.append(f"first {first}")
 
@@ -102,6 +106,14 @@ def test_nothing_is_drawn_that_is_not_learned_from(coef, asked):
     )
     assert len(list(data)) == 4
     assert sampler.asked == asked
+
+
+def test_a_rollout_of_imitation_has_the_passes_that_the_model_says():
+    """Of 3 steps each: by the learner here 2 + 3, where a rollout has 2."""
+    data = dataset(RecordingLearner(batch=BATCH, sft_rollouts=1), sft_sampler=Counted("abc"))
+    turns = [flight.batch.supervised for flight in data]
+    assert turns == [*"abc"] * 5
+    assert data.minibatches == 15
 
 
 def test_a_rollout_without_anything_to_imitate_yet_has_no_loss():

@@ -30,6 +30,9 @@ class RecordingLearner:
     def uses_sft(self, rollouts):
         return self.imitation_weight > 0 or rollouts < self.sft_rollouts
 
+    def sft_epochs(self, steps, update_epochs):
+        return update_epochs + steps
+
     def inference(self):
         return nullcontext(self.policy)
 

@@ -107,6 +107,21 @@ def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
     assert warm == [True, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("sft", "steps", "epochs"),
+    [
+        (SFTConfig(), 4, 16),  # a hundred answers are read until 64 steps are made
+        (SFTConfig(), 63, 2),
+        (SFTConfig(), 1000, 2),
+        (SFTConfig(rollouts=3), 4, 2),  # so many passes as the YAML says
+        (SFTConfig(rollouts=3, epochs=5), 4, 5),
+        (SFTConfig(epochs=1), 4, 1),
+    ],
+)
+def test_few_demonstrations_are_read_often_where_nothing_says_how_long(sft, steps, epochs):
+    assert PPO(sft=sft).sft_epochs(steps, update_epochs=2) == epochs
+
+
 def test_demonstrations_without_a_weight_are_learned_from_first():
     """Catches demonstrations that nothing learns from, and a rollout of them beside a weight that is given."""
 

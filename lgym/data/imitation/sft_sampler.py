@@ -89,6 +89,12 @@ class SFTSampler:
         """True if there are turns to imitate so far."""
         return bool(self._turns)
 
+    @property
+    def num_minibatches(self) -> int:
+        """The minibatches of a pass."""
+        own_turns = -(-len(self._turns) // distributed.world_size())
+        return -(-min(own_turns, self.turns_per_pass or own_turns) // self.size)
+
     def demonstration_batches(self, rng: np.random.Generator) -> Iterator[ResponseBatch]:
         """One shuffled pass over the turns, the demonstrations and those of the buffers so far, which the
         processes share.

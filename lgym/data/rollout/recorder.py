@@ -142,6 +142,7 @@ class Recorder:
         self.latest = latest
         self.finished: dict[int, Outcome] = {}  # by the episode's number
         self.return_sum = 0.0  # of these
+        self._ended: list[list[Outcome]] = [[] for _ in range(num_envs)]  # the same, by environment
         self.remembered: dict[int, list[RememberedTurn]] = {}  # of the same episodes
         self._num_envs = num_envs
         self._counts = counts
@@ -162,6 +163,7 @@ class Recorder:
     def finish(self, stream: int, runner: EnvRunner) -> None:
         """Record the end of an episode in the environment of that number."""
         self.finished[runner.number] = self.latest[stream] = runner.outcome
+        self._ended[stream].append(runner.outcome)
         self.return_sum += runner.outcome[0]
         self.remembered[runner.number] = runner.prompts.turns
         self._counts.finished += 1
@@ -212,11 +214,18 @@ class Recorder:
             episode_penalties=ended.penalties,
             episode_successes=ended.successes,
             seconds=time.perf_counter() - self._start,
-            latest_episodes=_statistics([outcome for outcome in self.latest if outcome is not None]),
+            latest_episodes=_statistics(self._latest_episodes()),
             total_turns=self._counts.turns,
             total_episodes=self._counts.finished,
             episodes_dropped=self._counts.dropped - self._counts_before.dropped,
         )
+
+    def _latest_episodes(self) -> list[Outcome]:
+        """As many of each environment: the fewest that one has finished here, or the last one ever."""
+        fewest = min(map(len, self._ended))
+        if fewest == 0:
+            return [outcome for outcome in self.latest if outcome is not None]
+        return [outcome for outcomes in self._ended for outcome in outcomes[-fewest:]]
 
 
 def _statistics(outcomes: Sequence[Outcome]) -> EpisodeStatistics:

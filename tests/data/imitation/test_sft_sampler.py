@@ -161,6 +161,7 @@ def test_a_pass_over_the_demonstrations_has_each_once():
     source = sampler(*((str(number), str(number)) for number in range(7)), size=3)
     batches = list(source.demonstration_batches(rng()))
     assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert source.num_minibatches == 3
     texts = [prompt.observation_text for batch in batches for prompt in batch.prompts]
     assert sorted(texts) == list("0123456")
     assert texts != sorted(texts)
@@ -193,6 +194,7 @@ def test_a_short_pass_has_the_new_turns_and_some_of_the_others():
         for seed in range(20):
             batches = list(source.demonstration_batches(np.random.default_rng(seed)))
             assert [len(batch) for batch in batches] == [2, 2]
+            assert source.num_minibatches == 2
             yield "".join(prompt.observation_text for batch in batches for prompt in batch.prompts)
 
     assert set("".join(passes(first=True))) == set("0123456ab")

@@ -85,6 +85,15 @@ def test_every_environment_counts_once():
     assert [float(play(collector).reported_episodes.returns.mean()) for _ in range(5)] == [4.0] * 5
 
 
+def test_short_episodes_are_all_described():
+    """Environments of lengths 1 and 2, 4 turns of each: 4 and 2 end. By one of each the mean of a rollout of
+    a thousand answers would be that of a few."""
+    collector = timed_collector(1, 2)
+    reported = play(collector, turns=8).reported_episodes
+    assert sorted(reported.returns.tolist()) == [1.0, 1.0, 2.0, 2.0]
+    assert len(play(timed_collector(1, 1), turns=8).reported_episodes) == 8
+
+
 def test_before_an_episode_has_ended_there_is_no_mean():
     collector = timed_collector(7, 8)
     assert len(play(collector, turns=4).reported_episodes) == 0
