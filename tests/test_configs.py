@@ -46,7 +46,7 @@ def test_a_config_says_only_what_differs(config):
 )
 def test_a_config_runs(config, tmp_path, model_folder):
     """Two rollouts, an evaluation, a checkpoint, then test and predict from it."""
-    for name, package in {"textworld": "textworld", "babyai": "minigrid"}.items():
+    for name, package in {"textworld": "textworld", "babyai": "minigrid", "chain": "reasoning_gym"}.items():
         if config.stem.startswith(name):
             pytest.importorskip(package)
     text = config.read_text(encoding="utf-8")

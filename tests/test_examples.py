@@ -76,14 +76,6 @@ def test_a_game_by_text_trains_from_its_yaml(tmp_path, model_folder):
     assert checkpoint(tmp_path)["epoch"] == 0
 
 
-def test_questions_of_reasoning_gym_train_from_their_yaml(tmp_path, model_folder):
-    """The expert knows the answers; of a task that no YAML in configs/ has."""
-    pytest.importorskip("reasoning_gym")
-    small = {**SMALL, "data__turns_per_rollout": 16, "data__eval_episodes": 4}
-    lgym("fit", tmp_path, model_folder, EXAMPLES / "legs.yaml", **small)
-    assert checkpoint(tmp_path)["epoch"] == 0
-
-
 def test_the_pages_show_the_example_files():
     """A page with a copy of its own would go stale."""
     pages = "".join(path.read_text(encoding="utf-8") for path in EXAMPLES.parent.rglob("*.md"))

@@ -1,8 +1,10 @@
 """The tasks of reasoning-gym (Stojanovski et al. 2025, arXiv:2505.24760) as environments of one turn."""
 
 import string
+import zlib
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 import gymnasium
 from gymnasium.spaces import Text
@@ -14,33 +16,46 @@ LONGEST = 100_000  # the characters of a question
 
 LONGEST_ANSWER = 10_000
 
+Split = Literal["train", "test"]
+TEST_SHARE = 10  # one question in so many is of the test split
+MOST_DRAWS = 1000
+
 
 class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
     """A question of one of reasoning-gym's tasks, such as leg_counting, and one answer.
 
     The reward is the task's own score of the answer, 0 to 1; a full score is a success. `reset(seed=s)` asks
-    question number `s % items` of the range, so that equal seeds share one. The info has the right answer, as
+    question number `s % items`, so that equal seeds share one. The info has the right answer, as
     `policy_commands`, which `lgym.agents.experts.Walkthrough` demonstrates; of a task that tells none, such
     as rush_hour, it has no such key. An answer that the task's own score cannot read is worth 0.
 
     Args:
         task: its name.
-        items: the number of different questions.
-        first_item: the number of the first. Ranges that do not overlap are questions kept apart, to train and
-            to evaluate on.
+        items: the number of draws from the task's questions.
+        first_item: the number of the first. Other draws may have equal questions, where a task has few.
         config: the task's own settings, such as {max_animals: 3}.
+        split: test has one question in ten, by its text, and train the others, so that nothing is evaluated
+            that was trained on. Null has all.
 
     Raises:
-        ValueError: if reasoning-gym is not installed, or has no such task or setting.
+        ValueError: if reasoning-gym is not installed, or has no such task or setting, or no question of the
+            split.
     """
 
     observation_space = Text(LONGEST, charset=string.printable)
     action_space = Text(LONGEST_ANSWER, min_length=0, charset=string.printable)
 
     def __init__(
-        self, task: str, items: int = 1000, first_item: int = 0, config: Mapping[str, Any] | None = None
+        self,
+        task: str,
+        items: int = 1000,
+        first_item: int = 0,
+        config: Mapping[str, Any] | None = None,
+        split: Split | None = None,
     ) -> None:
-        EzPickle.__init__(self, task, items, first_item, config)
+        EzPickle.__init__(self, task, items, first_item, config, split)
+        if split is not None and split not in get_args(Split):
+            raise ConfigError(f"split is {split!r}; choose train or test, or leave it out.")
         if items < 1 or first_item < 0:
             raise ConfigError(
                 f"items is {items} and first_item {first_item}; give 1 or more items, from number 0 or later."
@@ -53,9 +68,10 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
                 'Install it: pip install "lgym[reasoning]".'
             ) from error
         try:
-            self._questions = reasoning_gym.create_dataset(
-                task, size=first_item + items, seed=0, **(config or {})
+            self._draw = partial(
+                reasoning_gym.create_dataset, task, size=first_item + items, **(config or {})
             )
+            self._draws = [self._draw(seed=0)]
         # An unknown task, an unknown setting, and one that cannot be
         except (ValueError, TypeError, AssertionError) as error:
             known = reasoning_gym.factory.DATASETS
@@ -65,6 +81,7 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
             ) from error
         self.items = items
         self.first_item = first_item
+        self.split = split
         self._question: dict[str, Any] = {}
 
     def reset(
@@ -73,20 +90,37 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
         """Ask the seed's question; without a seed, any of them."""
         super().reset(seed=seed)
         number = int(self.np_random.integers(self.items)) if seed is None else seed % self.items
-        self._question = self._questions[self.first_item + number]
+        self._question = self._find(self.first_item + number)
         return self._question["question"].strip(), self._info(False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Answer the question, which ends the episode."""
         try:
-            score = float(self._questions.score_answer(answer=action.strip(), entry=self._question))
+            score = float(self._draws[0].score_answer(answer=action.strip(), entry=self._question))
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # of another form
             score = 0.0
         return "Answered.", score, True, False, self._info(score >= 1.0)
 
+    def _find(self, number: int) -> dict[str, Any]:
+        """The draw of that number; of those that are of the other split the next one, from another seed."""
+        for draw in range(MOST_DRAWS):
+            if draw == len(self._draws):
+                self._draws.append(self._draw(seed=draw * (self.first_item + self.items)))  # seeds are added
+            question: dict[str, Any] = self._draws[draw][number]
+            if self.split in (None, _split(question["question"])):
+                return question
+        raise ConfigError(
+            f"The task has few questions: {MOST_DRAWS} draws have none of the split {self.split!r}. Change "
+            "config, or leave split out."
+        )
+
     def _info(self, success: bool) -> dict[str, Any]:
         answer = self._question["answer"]
         return {"success": success} | ({} if answer is None else {"policy_commands": [str(answer)]})
+
+
+def _split(question: str) -> Split:
+    return "train" if zlib.crc32(question.encode()) % TEST_SHARE else "test"
 
 
 gymnasium.register("lgym/ReasoningGym-v0", "lgym.envs.reasoning:ReasoningGymEnv")

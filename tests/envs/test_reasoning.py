@@ -54,6 +54,31 @@ def test_questions_are_numbered_and_kept_apart(env):
     assert not {others.reset(seed=seed)[0] for seed in range(5)} & set(texts)
 
 
+def test_splits_share_no_question():
+    """Catches ranges of numbers that are told apart and ask the same: a sum of two digits comes again."""
+    pytest.importorskip("reasoning_gym")
+    few = {"min_terms": 2, "max_terms": 2, "max_digits": 1}
+
+    def questions(**settings):
+        env = ReasoningGymEnv("chain_sum", items=300, config=few, **settings)
+        return [env.reset(seed=seed)[0] for seed in range(300)]
+
+    train, test = questions(split="train"), questions(split="test")
+    assert not set(train) & set(test)
+    assert len(set(train)) > 5 * len(set(test)) > 20
+    assert questions(split="test") == test
+    assert set(questions()) & set(questions(first_item=300))
+
+
+def test_a_split_without_a_question_is_refused():
+    """Of a task that asks for the bits of 5 alone."""
+    pytest.importorskip("reasoning_gym")
+    five = {"min_n": 5, "max_n": 5}
+    assert "number 5" in ReasoningGymEnv("count_bits", config=five, split="train").reset(seed=0)[0]
+    with pytest.raises(ConfigError, match="none of the split 'test'. Change config"):
+        ReasoningGymEnv("count_bits", config=five, split="test").reset(seed=0)
+
+
 def test_it_is_a_gymnasium_environment_and_can_be_pickled(env):
     check_env(env, skip_render_check=True)
     assert pickle.loads(pickle.dumps(env)).reset(seed=1) == env.reset(seed=1)
@@ -69,6 +94,7 @@ def test_it_is_a_gymnasium_environment_and_can_be_pickled(env):
             "unexpected keyword argument 'legs'. Change config",
         ),
         ({"task": "leg_counting", "items": 0}, "items is 0"),
+        ({"task": "leg_counting", "split": "val"}, "split is 'val'; choose train or test"),
     ],
 )
 def test_settings_that_ask_nothing_are_refused(settings, message):
