@@ -36,6 +36,7 @@ from lgym.modules import A2C, PPO, CriticConfig, GiGPO, LossConfig, SFTConfig
         (CriticConfig, {"value_warmup": -1}, "value_warmup is -1"),
         (SFTConfig, {"rollouts": -1}, "rollouts is -1"),
         (SFTConfig, {"coef": -1.0}, "coef is -1.0"),
+        (SFTConfig, {"epochs": 0}, "epochs is 0"),
         (PPO, {"gamma": 1.5}, "gamma is 1.5"),
         (PPO, {"gae_lambda": -0.1}, "gae_lambda is -0.1"),
         (PPO, {"advantage_level": "word"}, "advantage_level is 'word'; choose one of turn, token"),
