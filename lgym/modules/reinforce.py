@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lgym import distributed
-from lgym.functional import whiten
+from lgym.functional import leave_one_out_advantages, whiten
 from lgym.modules.advantages import Advantages
 from lgym.modules.config_checks import require_discounts
 from lgym.modules.configs import POLICY_GRADIENT, LossConfig
@@ -19,11 +20,13 @@ WHOLE_EPISODES = (
 
 
 class REINFORCE(PolicyLearner):
-    """REINFORCE (Williams 1992, doi:10.1007/BF00992696), with the rollout's mean as its baseline.
+    """REINFORCE (Williams 1992, doi:10.1007/BF00992696), with a baseline for each turn (Peters and Schaal
+    2008, doi:10.1016/j.neunet.2008.02.003).
 
-    A_t = G_t - mean of G over all turns of the rollout
+    A_t = G_t - mean of G_t over the other episodes of the rollout
 
-    G_t is the return to go of turn t. No value is learned.
+    G_t is the return to go of turn t of an episode; one that no other episode came to tells nothing. No value
+    is learned.
     """
 
     needs_whole_episodes = True
@@ -57,10 +60,10 @@ class REINFORCE(PolicyLearner):
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         if bool(turns.rollout.cut.any()):  # its return to go is not known
             raise ConfigError(WHOLE_EPISODES)
-        returns = turns.returns_to_go(self.gamma)
-        return Advantages(distributed.apply_global(whiten if self.whiten_advantages else centered, returns))
+        columns = torch.stack([turns.returns_to_go(self.gamma), turns.turn_numbers], dim=1)
+        return Advantages(distributed.apply_global(self._advantages, columns))
 
-
-def centered(returns: Tensor) -> Tensor:
-    """Returns minus their mean."""
-    return returns - returns.mean()
+    def _advantages(self, columns: Tensor) -> Tensor:
+        """Of [turns, 2] returns to go, and the number of each turn in its episode."""
+        advantages = leave_one_out_advantages(*columns.unbind(1))
+        return whiten(advantages) if self.whiten_advantages else advantages

@@ -35,6 +35,15 @@ class RolloutTurns:
         """Columns [turns, ...] sorted as the batch, in the order of time."""
         return torch.empty_like(columns).index_copy(0, self.order, columns)
 
+    @property
+    def turn_numbers(self) -> Tensor:
+        """[turns] the number of each turn in its episode, from 0; of episodes that began before the rollout,
+        in it."""
+        numbers = torch.arange(len(self.episode_index))
+        begins = torch.ones_like(numbers, dtype=torch.bool)
+        begins[1:] = self.episode_index[1:] != self.episode_index[:-1]
+        return numbers - torch.where(begins, numbers, 0).cummax(0).values
+
     def returns_to_go(self, gamma: float) -> Tensor:
         """[turns] discounted rewards from each turn on; of episodes that the rollout cut, to the cut."""
         rollout, zeros = self.rollout, torch.zeros_like(self.rewards)

@@ -61,8 +61,8 @@ def turn_returns(module, **changes) -> list[float]:
         # at 'red' 1 + 2 and 0 + 1 are 1 above and below their mean; nobody else was where they were
         (GiGPO, {"scale_by_std": False, "gamma": 1.0}, [2, 1, -2, -1, 0, 0]),
         (GiGPO, {"scale_by_std": False, "gamma": 1.0, "step_weight": 0.5}, [1.5, 1, -1.5, -1, 0, 0]),
-        # returns to go at gamma 0.5: 2, 2, 0.5, 1, 0.5, 0.5; their mean is 6.5 / 6
-        (REINFORCE, PLAIN | {"gamma": 0.5}, [e - 6.5 / 6 for e in (2, 2, 0.5, 1, 0.5, 0.5)]),
+        # returns to go at gamma 0.5: 2, 2; 0.5, 1; 0.5 and 0.5, each beside those of the other episodes' same turns
+        (REINFORCE, PLAIN | {"gamma": 0.5}, [1.5, 1.0, -0.5, -1.0, -0.5, -0.5]),
         # every value is 0, and should be 1: rewards of 5 in six turns of which two are discounted, 5 / (6 - 2 / 2)
         (A2C, PLAIN | {"gamma": 0.5}, [1, 1, -0.5, 0, -0.5, -0.5]),
         (PPO, PLAIN | {"gamma": 0.5, "gae_lambda": 1.0}, [1, 1, -0.5, 0, -0.5, -0.5]),
@@ -74,6 +74,26 @@ def test_advantages_by_hand(algorithm, settings, expected):
     if algorithm.has_critic:
         with_fixed_statistics(module)
     assert turn_advantages(module) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_late_turn_is_no_better_for_being_late():
+    """Where each step costs 1 and two episodes come to nothing alike, nothing is told. By the mean of all turns
+    the last of three is one above it, and the first one below."""
+    ends = torch.tensor([[False, False, True]] * 2)
+    rollout = {
+        "rewards": torch.full((2, 3), -1.0),
+        "terminated": ends,
+        "episode_ids": torch.tensor([[0, 0, 0], [1, 1, 1]]),
+        "reset_seeds": torch.tensor([[7] * 3, [8] * 3]),
+        **{
+            f"episode_{name}": torch.full((2,), -3.0)
+            for name in ("returns", "lengths", "penalties", "successes")
+        },
+    }
+    module = text_learner(REINFORCE, gamma=1.0, **PLAIN)
+    assert turn_advantages(module, **rollout) == [0.0] * 6
+    rollout["rewards"] = torch.tensor([[-1.0, -1.0, -1.0], [-1.0, -1.0, 5.0]])
+    assert turn_advantages(module, **rollout) == [-6.0, -6.0, 6.0, 6.0, -6.0, 6.0]
 
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
