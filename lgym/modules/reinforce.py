@@ -64,6 +64,6 @@ class REINFORCE(PolicyLearner):
         return Advantages(distributed.apply_global(self._advantages, columns))
 
     def _advantages(self, columns: Tensor) -> Tensor:
-        """Of [turns, 2] returns to go, and the number of each turn in its episode."""
+        """The advantages of [turns, 2] returns to go, with the number of each turn in its episode."""
         advantages = leave_one_out_advantages(*columns.unbind(1))
         return whiten(advantages) if self.whiten_advantages else advantages

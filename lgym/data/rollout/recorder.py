@@ -221,7 +221,8 @@ class Recorder:
         )
 
     def _latest_episodes(self) -> list[Outcome]:
-        """As many of each environment: the fewest that one has finished here, or the last one ever."""
+        """The last episodes of the environments, as many of each: the fewest that one has finished here, or
+        one, whenever it was."""
         fewest = min(map(len, self._ended))
         if fewest == 0:
             return [outcome for outcome in self.latest if outcome is not None]
