@@ -162,8 +162,8 @@ class SFTConfig:
         require_positive(epochs=self.epochs)
         if self.epochs is not None and (self.rollouts == 0 or (self.rollouts is None and self.coef > 0)):
             raise ConfigError(
-                f"epochs is {self.epochs}, and no rollout trains on demonstrations alone: set rollouts, or leave "
-                "it out."
+                f"epochs is {self.epochs}, and no rollout trains on demonstrations alone: set rollouts, or "
+                "leave it out."
             )
 
 
