@@ -166,11 +166,11 @@ class Learner(Protocol):
     def uses_sft(self, rollouts: int) -> bool:
         """True if demonstrated turns are learned from in a rollout behind so many; 0 tells it of any."""
 
-    def sft_epochs(self, steps: int, update_epochs: int) -> int:
-        """Passes over the turns to imitate, of so many steps each, in a rollout that learns from them alone.
+    def sft_epochs(self, minibatches: int, update_epochs: int) -> int:
+        """Passes over the turns to imitate in a rollout that learns from them alone.
 
         Args:
-            steps: of a pass.
+            minibatches: of a pass.
             update_epochs: passes over a rollout.
         """
 

@@ -43,7 +43,7 @@ class InFlight:
 @dataclass(eq=False)
 class RolloutDataset(IterableDataset):
     """One iteration is one rollout: play it, have it prepared, then give K shuffled passes of minibatches;
-    while imitation is all that is learned, K passes over the turns to imitate.
+    while imitation is all that is learned, passes over the turns to imitate.
 
     It has no length, since the number of distinct prompts is known only when it has been played;
     `minibatches` has it then.

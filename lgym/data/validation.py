@@ -79,7 +79,7 @@ def require_replay(has_replay: bool, learner: Learner, passes: Collection[str]) 
         passes: those of `PASSES` that are set.
     """
     if learner.sft_rollouts:
-        passes = set(passes) - {"update_epochs"}  # there are as many over the turns to imitate
+        passes = set(passes) - {"update_epochs"}  # there may be as many over the turns to imitate
     if learner.uses_replay and passes:
         raise ConfigError(
             f"data.{min(passes)} is of passes over a rollout, and the model's algorithm learns from the "

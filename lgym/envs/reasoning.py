@@ -1,9 +1,10 @@
 """The tasks of reasoning-gym (Stojanovski et al. 2025, arXiv:2505.24760) as environments of one turn."""
 
+import pickle
 import string
 import zlib
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -68,10 +69,8 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
                 'Install it: pip install "lgym[reasoning]".'
             ) from error
         try:
-            self._draw = partial(
-                reasoning_gym.create_dataset, task, size=first_item + items, **(config or {})
-            )
-            self._draws = [self._draw(seed=0)]
+            self._draws = partial(_draws, task, first_item + items, pickle.dumps(dict(config or {})))
+            self._draws(seed=0)
         # An unknown task, an unknown setting, and one that cannot be
         except (ValueError, TypeError, AssertionError) as error:
             known = reasoning_gym.factory.DATASETS
@@ -96,7 +95,7 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Answer the question, which ends the episode."""
         try:
-            score = float(self._draws[0].score_answer(answer=action.strip(), entry=self._question))
+            score = float(self._draws(seed=0).score_answer(answer=action.strip(), entry=self._question))
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # of another form
             score = 0.0
         return "Answered.", score, True, False, self._info(score >= 1.0)
@@ -104,10 +103,9 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
     def _find(self, number: int) -> dict[str, Any]:
         """The draw of that number; of those that are of the other split the next one, from another seed."""
         for draw in range(MOST_DRAWS):
-            if draw == len(self._draws):
-                self._draws.append(self._draw(seed=draw * (self.first_item + self.items)))  # seeds are added
-            question: dict[str, Any] = self._draws[draw][number]
-            if self.split in (None, _split(question["question"])):
+            draws = self._draws(seed=draw * (self.first_item + self.items))  # seeds are added to numbers
+            question: dict[str, Any] = draws[number]
+            if self.split in (None, _split(question["question"].strip())):
                 return question
         raise ConfigError(
             f"The task has few questions: {MOST_DRAWS} draws have none of the split {self.split!r}. Change "
@@ -117,6 +115,14 @@ class ReasoningGymEnv(gymnasium.Env[str, str], EzPickle):
     def _info(self, success: bool) -> dict[str, Any]:
         answer = self._question["answer"]
         return {"success": success} | ({} if answer is None else {"policy_commands": [str(answer)]})
+
+
+@lru_cache(maxsize=16)
+def _draws(task: str, size: int, config: bytes, seed: int) -> Any:
+    """The dataset of a task, one for all environments of a process: some hold a dictionary."""
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(task, size=size, seed=seed, **pickle.loads(config))
 
 
 def _split(question: str) -> Split:

@@ -42,8 +42,8 @@ AnyPolicy = CandidatePolicy | GenerationPolicy | ThinkPolicy | LLMPolicy
 
 DEFAULT_LLM = LLMConfig()
 NO_SFT = SFTConfig()
-SFT_STEPS = 64
-"""The fewest steps of imitation where nothing says how long it lasts."""
+SFT_MINIBATCHES = 64
+"""The fewest minibatches of imitation where nothing says how long it lasts."""
 
 FEATURE_PROMPTS = 64
 """Prompts of a rollout that the value head's features are standardized by."""
@@ -178,10 +178,12 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
             return self.sft.rollouts
         return int(self.sft.coef == 0 and bool(self.data_setting("demonstrations", None)))
 
-    def sft_epochs(self, steps: int, update_epochs: int) -> int:
+    def sft_epochs(self, minibatches: int, update_epochs: int) -> int:
         if self.sft.epochs is not None:
             return self.sft.epochs
-        return update_epochs if self.sft.rollouts is not None else max(update_epochs, -(-SFT_STEPS // steps))
+        if self.sft.rollouts is not None:
+            return update_epochs
+        return max(update_epochs, -(-SFT_MINIBATCHES // minibatches))
 
     def data_setting(self, name: str, default: Any) -> Any:
         """A setting of the run's data module, which random play may decide; `default` without one."""

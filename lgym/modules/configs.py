@@ -149,7 +149,7 @@ class SFTConfig:
 
     epochs: int | None = None
     """Passes of each of these rollouts. Null is `data.update_epochs`, or, where `rollouts` is null too, as
-    many more as make 64 steps: few demonstrations are read often."""
+    many more as make 64 minibatches: few demonstrations are read often."""
 
     lr_scale: float | None = None
     """The learning rate of these rollouts, as a multiple of the optimizer's: imitation bears larger steps

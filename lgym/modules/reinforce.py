@@ -56,6 +56,11 @@ class REINFORCE(PolicyLearner):
         super().setup(stage)
         if stage == "fit" and getattr(self.trainer.datamodule, "turns_per_rollout", None) is not None:  # type: ignore[attr-defined]
             raise ConfigError(WHOLE_EPISODES)
+        if stage == "fit" and getattr(self.trainer.datamodule, "episodes_per_rollout", None) == 1:  # type: ignore[attr-defined]
+            raise ConfigError(
+                "data.episodes_per_rollout is 1, and REINFORCE compares a turn with those of other episodes: "
+                "set it to 2 or more."
+            )
 
     def estimate_advantages(self, turns: RolloutTurns) -> Advantages:
         if bool(turns.rollout.cut.any()):  # its return to go is not known

@@ -170,7 +170,7 @@ def imitating(learner, **settings) -> RolloutDataModule:
 
 
 def test_passes_of_imitation_are_set_where_replay_is_learned_from():
-    """They are as many as `update_epochs` says, whatever the rewards are learned from."""
+    """They may be as many as `update_epochs` says, whatever the rewards are learned from."""
     learner = RecordingLearner(uses_replay=True, sft_rollouts=1)
     assert imitating(learner, update_epochs=6).update_epochs == 6
 

@@ -109,7 +109,7 @@ def test_nothing_is_drawn_that_is_not_learned_from(coef, asked):
 
 
 def test_a_rollout_of_imitation_has_the_passes_that_the_model_says():
-    """Of 3 steps each: by the learner here 2 + 3, where a rollout has 2."""
+    """Of 3 minibatches each: by the learner here 2 + 3, where a rollout has 2."""
     data = dataset(RecordingLearner(batch=BATCH, sft_rollouts=1), sft_sampler=Counted("abc"))
     turns = [flight.batch.supervised for flight in data]
     assert turns == [*"abc"] * 5

@@ -30,8 +30,8 @@ class RecordingLearner:
     def uses_sft(self, rollouts):
         return self.imitation_weight > 0 or rollouts < self.sft_rollouts
 
-    def sft_epochs(self, steps, update_epochs):
-        return update_epochs + steps
+    def sft_epochs(self, minibatches, update_epochs):
+        return update_epochs + minibatches
 
     def inference(self):
         return nullcontext(self.policy)

@@ -108,9 +108,9 @@ def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
 
 
 @pytest.mark.parametrize(
-    ("sft", "steps", "epochs"),
+    ("sft", "minibatches", "epochs"),
     [
-        (SFTConfig(), 4, 16),  # a hundred answers are read until 64 steps are made
+        (SFTConfig(), 4, 16),  # a hundred answers are read until there are 64
         (SFTConfig(), 63, 2),
         (SFTConfig(), 1000, 2),
         (SFTConfig(rollouts=3), 4, 2),  # so many passes as the YAML says
@@ -118,8 +118,8 @@ def test_the_warm_up_follows_the_demonstrations(sft_rollouts):
         (SFTConfig(epochs=1), 4, 1),
     ],
 )
-def test_few_demonstrations_are_read_often_where_nothing_says_how_long(sft, steps, epochs):
-    assert PPO(sft=sft).sft_epochs(steps, update_epochs=2) == epochs
+def test_few_demonstrations_are_read_often_where_nothing_says_how_long(sft, minibatches, epochs):
+    assert PPO(sft=sft).sft_epochs(minibatches, update_epochs=2) == epochs
 
 
 def test_demonstrations_without_a_weight_are_learned_from_first():

@@ -71,6 +71,13 @@ def test_reinforce_refuses_a_border_as_the_end_of_an_episode():
         text_learner(REINFORCE).prepare(text_rollout(cut=cut, truncated=cut))
 
 
+def test_reinforce_refuses_an_episode_alone():
+    """All its advantages would be 0, without a word."""
+    module = with_data(REINFORCE(), update_epochs=1, episodes_per_rollout=1)
+    with pytest.raises(ValueError, match="episodes_per_rollout is 1, .* set it to 2 or more"):
+        module.setup("fit")
+
+
 def test_a_run_that_outgrows_its_prompt_cache_goes_on(tmp_path, model_folder, monkeypatch):
     """100 tokens hold one prompt, so that each second turn has that of the first forgotten; the episodes of a
     group that begin afterwards still begin with the same prompt."""
