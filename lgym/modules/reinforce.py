@@ -54,9 +54,12 @@ class REINFORCE(PolicyLearner):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        if stage == "fit" and getattr(self.trainer.datamodule, "turns_per_rollout", None) is not None:  # type: ignore[attr-defined]
+        if stage != "fit":
+            return
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if getattr(data, "turns_per_rollout", None) is not None:
             raise ConfigError(WHOLE_EPISODES)
-        if stage == "fit" and getattr(self.trainer.datamodule, "episodes_per_rollout", None) == 1:  # type: ignore[attr-defined]
+        if getattr(data, "episodes_per_rollout", None) == 1:
             raise ConfigError(
                 "data.episodes_per_rollout is 1, and REINFORCE compares a turn with those of other episodes: "
                 "set it to 2 or more."
