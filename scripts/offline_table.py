@@ -161,7 +161,7 @@ def main() -> None:
             runs = [
                 Run(
                     name,
-                    (game.config,),
+                    ("--config", str(game.config)),
                     log,
                     arguments.runs / f"{name.replace(' ', '_')}-{path.stem}",
                     (*MODELS[name], *game.options, "--data.logged_episodes", f'["{path}"]'),

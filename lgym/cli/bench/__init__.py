@@ -1,17 +1,20 @@
-"""`lgym bench`: run YAMLs with several seeds, and write their results from the runs' own records.
+"""`lgym bench`: run tasks with several seeds, and write their results from the runs' own records.
 
     lgym bench configs/maze.yaml configs/cartpole_dqn.yaml --seeds 0 1 2
     lgym bench configs/maze.yaml --over configs/algorithms/a2c.yaml configs/algorithms/grpo.yaml
     lgym bench configs/maze.yaml --seeds 0 1 2 3 4 5 6 7 --jobs 4
+    lgym bench CartPole-v1 Taxi-v4 --seeds 0
 
 The second one runs the first YAML twice, each time with another one laid over it, which wins where both say
-something. Every run is an ordinary `lgym fit`, in a folder of its own. Called again, it goes on where it was:
-finished runs are not run again, others go on from their last checkpoint. Without YAMLs the page and its
-pictures are written anew from the records that are there.
+something; the last one trains by defaults in the environments with these ids. Every run is an ordinary
+`lgym fit`, in a folder of its own. Called again, it goes on where it was: finished runs are not run again,
+others go on from their last checkpoint. Without tasks the page and its pictures are written anew from the
+records that are there.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,6 +30,7 @@ from lgym.cli.bench.records import LAID_OVER
 from lgym.cli.bench.tables import NEW_PAGE, with_table
 from lgym.cli.runs import newest_run
 from lgym.cli.sigterm import Terminated, sigterm_as_interrupt
+from lgym.envs.make import make_env
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -36,18 +40,18 @@ OUTPUT_FILE = "output.txt"
 
 @dataclass(frozen=True)
 class Run:
-    """YAMLs with a seed.
+    """A task with a seed.
 
     Attributes:
         name: that of its records: `maze`, or `maze+a2c`.
-        configs: the YAML, and behind it one that is laid over it, if any.
+        task: the options of `fit` for its YAML or environment, and for a YAML that is laid over it, if any.
         seed: the run's.
         root: `trainer.default_root_dir`.
         options: further ones of `fit`.
     """
 
     name: str
-    configs: tuple[Path, ...]
+    task: tuple[str, ...]
     seed: int
     root: Path
     options: tuple[str, ...] = ()
@@ -55,8 +59,7 @@ class Run:
     @property
     def command(self) -> list[str]:
         """Words of `lgym`, for a new run or one that goes on."""
-        configs = [word for config in self.configs for word in ("--config", str(config))]
-        own = [*configs, *self.options, "--seed_everything", str(self.seed)]
+        own = [*self.task, *self.options, "--seed_everything", str(self.seed)]
         return ["fit", *own, "--trainer.default_root_dir", str(self.root), "--ckpt_path", "auto"]
 
     @property
@@ -72,10 +75,13 @@ def parser() -> argparse.ArgumentParser:
         "lgym bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "configs", nargs="*", type=Path, metavar="YAML", help="what to run, as `fit --config`"
+        "tasks",
+        nargs="*",
+        metavar="TASK",
+        help="a YAML, as `fit --config` takes it, or the id of an environment",
     )
     parser.add_argument(
-        "--over", nargs="+", type=Path, default=[], metavar="YAML", help="laid over each of them in turn"
+        "--over", nargs="+", default=[], metavar="YAML", help="laid over each of them in turn"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="by default 0 1 2")
     parser.add_argument(
@@ -91,38 +97,69 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def is_yaml(task: str) -> bool:
+    """True for a file, and false for the id of an environment."""
+    return Path(task).suffix in (".yaml", ".yml")
+
+
+def yaml_options(file: str) -> tuple[str, ...]:
+    """The options of `fit` for a YAML.
+
+    Raises:
+        ConfigError: if there is no such file.
+    """
+    if not Path(file).is_file():
+        raise ConfigError(f"{file}: there is no such file. Give YAMLs as `lgym fit --config` takes them.")
+    return "--config", file
+
+
+def task_options(task: str) -> tuple[str, ...]:
+    """The options of `fit` for a YAML, or for an environment's id.
+
+    Raises:
+        ConfigError: if there is no such file, or no such environment.
+    """
+    if is_yaml(task):
+        return yaml_options(task)
+    make_env(task).close()
+    return "--data.env", task
+
+
+def name_of(task: str) -> str:
+    """A YAML's name without its folder and ending, and an environment's without its namespace."""
+    return Path(task).stem if is_yaml(task) else re.split("[/:]", task)[-1]
+
+
 def plan(
-    configs: Sequence[Path],
+    tasks: Sequence[str],
     seeds: Sequence[int],
     root: Path,
     options: Sequence[str] = (),
-    over: Sequence[Path] = (),
+    over: Sequence[str] = (),
 ) -> list[Run]:
-    """The runs, seed by seed, so that every YAML has a first result early.
+    """The runs, seed by seed, so that every task has a first result early.
 
     Raises:
-        ConfigError: if a file is missing, two have the same name, or there is nothing to lay others over.
+        ConfigError: if a file or an environment does not exist, two tasks have the same name, or there is
+            nothing to lay YAMLs over.
     """
-    if over and not configs:
+    if over and not tasks:
         raise ConfigError(
-            f"--over {' '.join(map(str, over))}: there is no YAML in front of it to lay these over. Write "
+            f"--over {' '.join(over)}: there is no task in front of it to lay these over. Write "
             "`lgym bench TASK.yaml --over ALGORITHM.yaml`."
         )
-    for config in (*configs, *over):
-        if not config.is_file():
-            raise ConfigError(
-                f"{config}: there is no such file. Give YAMLs as `lgym fit --config` takes them."
-            )
-    layers = {}
-    for config, *above in product(configs, over) if over else zip(configs, strict=True):
-        name = LAID_OVER.join(file.stem for file in (config, *above))
+    below = [(name_of(task), task_options(task)) for task in tasks]
+    above = [(f"{LAID_OVER}{name_of(file)}", yaml_options(file)) for file in over] or [("", ())]
+    layers: dict[str, tuple[str, ...]] = {}
+    for (task, options_below), (addition, options_above) in product(below, above):
+        name = task + addition
         if name in layers:
-            raise ConfigError(f"Two of the YAMLs would both be {name}: rename one.")
-        layers[name] = (config, *above)
+            raise ConfigError(f"Two of the tasks would both be {name}: give one as a YAML of another name.")
+        layers[name] = (*options_below, *options_above)
     return [
-        Run(name, files, seed, root / f"{name}-{seed}", tuple(options))
+        Run(name, task, seed, root / f"{name}-{seed}", tuple(options))
         for seed in seeds
-        for name, files in layers.items()
+        for name, task in layers.items()
     ]
 
 
@@ -176,7 +213,7 @@ def _run(run: Run, number: str, jobs: int, processes: list[subprocess.Popen[byte
 def main(words: Sequence[str]) -> None:
     """Runs what is asked for and writes the page; ends with status 1 where a run failed."""
     arguments = parser().parse_args(words)
-    runs = plan(arguments.configs, arguments.seeds, arguments.runs, arguments.fit, arguments.over)
+    runs = plan(arguments.tasks, arguments.seeds, arguments.runs, arguments.fit, arguments.over)
     for page in arguments.pages:
         with_table(_text_of(page), [], page)  # before anything long
     if arguments.jobs < 1:

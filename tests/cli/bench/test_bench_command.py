@@ -129,7 +129,7 @@ def test_yamls_laid_over_a_task_share_a_picture(tmp_path):
 
 def test_a_run_goes_on_where_it_was(tmp_path):
     """The newest folder says whether it is finished."""
-    run = Run("lake", (Path("lake.yaml"),), 3, tmp_path, ("--trainer.max_epochs", "2"))
+    run = Run("lake", ("--config", "lake.yaml"), 3, tmp_path, ("--trainer.max_epochs", "2"))
     words = "fit --config lake.yaml --trainer.max_epochs 2 --seed_everything 3 --trainer.default_root_dir"
     assert run.command == [*words.split(), str(tmp_path), "--ckpt_path", "auto"]
     assert not run.is_finished
@@ -141,30 +141,44 @@ def test_a_run_goes_on_where_it_was(tmp_path):
     assert not run.is_finished
 
 
+def touched(folder: Path, *names: str) -> list[str]:
+    """The paths of new, empty YAMLs."""
+    for name in names:
+        (folder / f"{name}.yaml").touch()
+    return [str(folder / f"{name}.yaml") for name in names]
+
+
 def test_every_yaml_has_a_first_run_before_any_has_a_second(tmp_path):
-    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    for file in files:
-        file.touch()
+    files = touched(tmp_path, "a", "b")
     runs = plan(files, [0, 1], tmp_path)
     assert [(run.name, run.seed) for run in runs] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert len({run.root for run in runs}) == 4
     with pytest.raises(ConfigError, match=r"c\.yaml: there is no such file"):
-        plan([tmp_path / "c.yaml"], [0], tmp_path)
-    with pytest.raises(ConfigError, match="would both be a: rename one"):
+        plan([str(tmp_path / "c.yaml")], [0], tmp_path)
+    with pytest.raises(ConfigError, match="would both be a: give one as a YAML of another name"):
         plan([files[0], files[0]], [0], tmp_path)
 
 
 def test_each_yaml_is_run_with_each_that_is_laid_over_it(tmp_path):
-    lake, pond, a2c, grpo = (tmp_path / f"{name}.yaml" for name in ("lake", "pond", "a2c", "grpo"))
-    for file in (lake, pond, a2c, grpo):
-        file.touch()
+    lake, pond, a2c, grpo = touched(tmp_path, "lake", "pond", "a2c", "grpo")
     runs = plan([lake, pond], [0], tmp_path, over=[a2c, grpo])
     assert [run.name for run in runs] == ["lake+a2c", "lake+grpo", "pond+a2c", "pond+grpo"]
-    assert runs[1].command[:5] == ["fit", "--config", str(lake), "--config", str(grpo)]
-    with pytest.raises(ConfigError, match=r"c\.yaml: there is no such file"):
-        plan([lake], [0], tmp_path, over=[tmp_path / "c.yaml"])
-    with pytest.raises(ConfigError, match="there is no YAML in front of it to lay these over"):
+    assert runs[1].command[:5] == ["fit", "--config", lake, "--config", grpo]
+    for missing in (str(tmp_path / "c.yaml"), "CartPole-v1"):
+        with pytest.raises(ConfigError, match=f"{missing}: there is no such file"):
+            plan([lake], [0], tmp_path, over=[missing])
+    with pytest.raises(ConfigError, match="there is no task in front of it to lay these over"):
         plan([], [0], tmp_path, over=[a2c, lake])
+
+
+def test_an_environment_is_named_by_its_id(tmp_path):
+    """Its name is that without the namespace; one that is not registered is refused before any run."""
+    (a2c,) = touched(tmp_path, "a2c")
+    (run,) = plan(["lgym/GuessNumber-v0"], [0], tmp_path, over=[a2c])
+    assert run.name == "GuessNumber-v0+a2c"
+    assert run.command[:5] == ["fit", "--data.env", "lgym/GuessNumber-v0", "--config", a2c]
+    with pytest.raises(ConfigError, match="is not a registered environment.*Close to it: CartPole-v1"):
+        plan(["CartPole-v11"], [0], tmp_path)
 
 
 def bench(folder: Path, *words: str) -> str:
