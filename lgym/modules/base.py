@@ -21,7 +21,7 @@ from lgym.modules.checkpointing import (
     run_state,
     trained_state,
 )
-from lgym.modules.config_checks import require_strategy
+from lgym.modules.config_checks import require_imitation_alone, require_strategy
 from lgym.modules.configs import CriticConfig, SFTConfig
 from lgym.modules.learning_rates import (
     choice_optimizer,
@@ -122,6 +122,10 @@ class LLMLearner(FixedPrecision, OptimizedModule, ABC):
     def evaluates_rollout(self) -> bool:
         """True if `prepare` asks for all prompts, or responses, of a rollout once more."""
         return False
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            require_imitation_alone(self.sft.epochs, self.sft_rollouts)
 
     @contextmanager
     def reference(self) -> Iterator[LLMPolicy]:

@@ -28,6 +28,15 @@ def require_single_pass(passes: int, algorithm: str) -> None:
         )
 
 
+def require_imitation_alone(epochs: int | None, rollouts: int) -> None:
+    """Refuse a number of passes over demonstrations where no rollout trains on these alone."""
+    if epochs is not None and rollouts == 0:
+        raise ConfigError(
+            f"sft.epochs is {epochs}, and no rollout trains on demonstrations alone: set sft.rollouts of the "
+            "model, give data.demonstrations, or leave it out."
+        )
+
+
 def require_one_of(name: str, value: str, choices: Any) -> None:
     """Refuse a text that is not among those of a `Literal`: a program may give any."""
     if value not in get_args(choices):

@@ -160,11 +160,6 @@ class SFTConfig:
         require_positive(lr_scale=self.lr_scale)
         require_counts(rollouts=self.rollouts or 0)
         require_positive(epochs=self.epochs)
-        if self.epochs is not None and (self.rollouts == 0 or (self.rollouts is None and self.coef > 0)):
-            raise ConfigError(
-                f"epochs is {self.epochs}, and no rollout trains on demonstrations alone: set rollouts, or "
-                "leave it out."
-            )
 
 
 CLIPPED = LossConfig()

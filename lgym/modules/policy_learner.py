@@ -79,6 +79,7 @@ class PolicyLearner(LLMLearner, ABC):
         return self.policy.generates_text or self.loss_config.kl_coef > 0
 
     def setup(self, stage: str) -> None:
+        super().setup(stage)
         if stage == "fit" and self.compares_groups:
             require_groups(self.trainer, type(self).__name__)
         if stage == "fit" and self.single_pass:

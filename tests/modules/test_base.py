@@ -185,6 +185,28 @@ def test_a_rollback_takes_the_warm_up_back_too():
     assert not module.warming_up
 
 
+@pytest.mark.parametrize(
+    ("settings", "demonstrations", "alone"),
+    [
+        ({}, None, False),
+        ({}, ["some"], True),
+        ({"rollouts": 0}, ["some"], False),
+        ({"coef": 1.0}, ["some"], False),
+    ],
+)
+def test_passes_of_imitation_need_a_rollout_that_imitates_alone(settings, demonstrations, alone):
+    """Catches a number of passes that nothing makes, and that nobody is told of."""
+    module = PPO(sft=SFTConfig(epochs=2, **settings))
+    data = SimpleNamespace(demonstrations=demonstrations, update_epochs=4)
+    module.trainer = SimpleNamespace(datamodule=data)
+    if alone:
+        module.setup("fit")
+        return
+    with pytest.raises(ValueError, match="sft.epochs is 2, and no rollout .* give data.demonstrations"):
+        module.setup("fit")
+    module.setup("validate")
+
+
 @pytest.mark.parametrize("algorithm", [A2C, REINFORCE])
 def test_several_passes_need_clipping(algorithm):
     trainer = SimpleNamespace(datamodule=SimpleNamespace(update_epochs=2))

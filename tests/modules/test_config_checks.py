@@ -37,7 +37,6 @@ from lgym.modules import A2C, PPO, CriticConfig, GiGPO, LossConfig, SFTConfig
         (SFTConfig, {"rollouts": -1}, "rollouts is -1"),
         (SFTConfig, {"coef": -1.0}, "coef is -1.0"),
         (SFTConfig, {"epochs": 0}, "epochs is 0"),
-        (SFTConfig, {"epochs": 2, "coef": 0.5}, "epochs is 2, and no rollout.*set rollouts"),
         (PPO, {"gamma": 1.5}, "gamma is 1.5"),
         (PPO, {"gae_lambda": -0.1}, "gae_lambda is -0.1"),
         (PPO, {"advantage_level": "word"}, "advantage_level is 'word'; choose one of turn, token"),
