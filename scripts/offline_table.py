@@ -20,13 +20,13 @@ import gymnasium
 import numpy as np
 
 import lgym.envs  # noqa: F401
+from held_table import Table, markdown, replaced
 from lgym.agents import BlackjackAgent, MazeAgent, TextAgent
 from lgym.cli.bench import Run, carry_out
 from lgym.cli.run_metrics import read_scalars
 from lgym.cli.runs import newest_run
 from lgym.data.random_play import random_turns
 from lgym.envs import blackjack, maze
-from results_table import Table, markdown, replaced
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,11 @@
-"""Writes a table of finished runs from their own records: TensorBoard's files and config.yaml.
+"""Writes a table of what runs that went on when they had learned have held, from their own records:
+TensorBoard's files, config.yaml and run.json.
 
-    python scripts/results_table.py docs/first_tries.md runs/acrobot/version_0 [MORE_RUNS ...]
-    python scripts/results_table.py docs/results.md --held runs/cartpole/version_0 [MORE_RUNS ...]
+    python scripts/held_table.py docs/results.md runs/cartpole/version_0 [MORE_RUNS ...]
 
-A run's row replaces that of the same environment and seed, or comes behind those of its environment; other
-rows, and the text around the table, stay. Returns are those of evaluations: sampled, and greedy, before the
-first step and at the end, and the best sampled one. Minutes are those between the first and the last entry of
-a run's record.
-
-With `--held` the table is of runs that went on when they had learned, a row for each number of threads too,
-and its returns are those of rollouts. What was learned was held where those of the last third return about
-as much as the best one.
+A run's row replaces that of the same environment, seed and number of threads, or comes behind those of its
+environment; other rows, and the text around the table, stay. Returns are those of rollouts. What was learned
+was held where those of the last third return about as much as the best one.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ class Table(NamedTuple):
     header: Row
     key: int
     row: Callable[[Path], Row]
-    script: str = "results_table.py"
+    script: str = "held_table.py"
 
     @property
     def marks(self) -> tuple[str, str]:
@@ -80,29 +75,7 @@ class Run:
 
 
 def row(folder: Path) -> Row:
-    """A run as a row of what was learned."""
-    run = Run(folder)
-    times = [entry.time for entries in run.metrics.values() for entry in entries]
-    turns = run.values("rollout/total_turns")
-    sampled, greedy = (run.values(f"val_{mode}/return_mean") for mode in ("sampled", "greedy"))
-    rollouts = run.values("rollout/return_mean")
-    return (
-        run.env,
-        run.seed,
-        f"{(max(times) - min(times)) / 60:.1f}",
-        str(len(turns)),
-        f"{turns[-1]:,.0f}",
-        f"{sampled[0]:.2f}",
-        f"{max(sampled):.2f}",
-        f"{sampled[-1]:.2f}",
-        f"{greedy[-1]:.2f}",
-        f"{max(rollouts):.2f}",
-        f"{fmean(last_third(rollouts)):.2f}",
-    )
-
-
-def held_row(folder: Path) -> Row:
-    """A run as a row of what was held."""
+    """A run as a row of the table."""
     run = Run(folder)
     rollouts = run.values("rollout/return_mean")
     begun, best = rollouts[0], max(rollouts)
@@ -126,26 +99,8 @@ def last_third(rollouts: Sequence[float]) -> Sequence[float]:
     return rollouts[-max(1, len(rollouts) // 3) :]
 
 
-LEARNED = Table(
-    "",
-    (
-        "environment",
-        "seed",
-        "minutes",
-        "rollouts",
-        "steps",
-        "sampled, at the start",
-        "sampled, best",
-        "sampled, at the end",
-        "greedy, at the end",
-        "best rollout",
-        "rollouts of the last third",
-    ),
-    2,
-    row,
-)
 HELD = Table(
-    " --held",
+    "",
     (
         "environment",
         "seed",
@@ -158,11 +113,11 @@ HELD = Table(
         "machine",
     ),
     3,
-    held_row,
+    row,
 )
 
 
-def merged(old: Sequence[Row], new: Sequence[Row], key: int = LEARNED.key) -> list[Row]:
+def merged(old: Sequence[Row], new: Sequence[Row], key: int = HELD.key) -> list[Row]:
     """Old rows with new ones in the place of those that the first `key` columns do not tell apart, or behind
     those of their environment, or at the end."""
     rows = list(old)
@@ -206,13 +161,11 @@ def main() -> None:
     )
     parser.add_argument("page", type=Path, help="the Markdown file to write the table to")
     parser.add_argument("runs", type=Path, nargs="+", help="folders of runs")
-    parser.add_argument("--held", action="store_true", help="write the table of what was held")
     arguments = parser.parse_args()
     page: Path = arguments.page
-    kind = HELD if arguments.held else LEARNED
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    rows = merged(written(kind, text), list(map(kind.row, arguments.runs)), kind.key)
-    page.write_text(replaced(kind, text, markdown(kind, rows)), encoding="utf-8")
+    rows = merged(written(HELD, text), list(map(HELD.row, arguments.runs)))
+    page.write_text(replaced(HELD, text, markdown(HELD, rows)), encoding="utf-8")
 
 
 if __name__ == "__main__":
