@@ -85,7 +85,8 @@ def size_choices(
     why_envs = f"an episode has {length:,.0f} turns"
     if not play.tries:
         why_envs += " at a guess: random characters do not play the game"
-    if learner.policy.generates_text:  # every response is another
+    writes = learner.policy.generates_text
+    if writes:  # every response is another
         play = replace(play, distinct=list(range(1, len(play.distinct) + 1)))
     names = {"num_envs", "update_epochs"} - open_names
     given: dict[str, int] = {name: getattr(settings, name) for name in names}
@@ -96,13 +97,15 @@ def size_choices(
         most_prompts,
         1 if learner.single_pass else given.get("update_epochs"),
         seconds / play.turn_seconds if play.turn_seconds else math.inf,
+        fewest_passes=1 if writes else FEWEST_PASSES,
     )
     if learner.uses_replay:
         turns = min(turns, REPLAY_TURNS)
     num_envs = given.get("num_envs") or environments(turns, length)
     turns = num_envs * max(1, round(turns / num_envs))
     distinct = play.distinct_after(turns)
-    minibatches = number_of_minibatches(min(distinct, prompts), passes)
+    limit = None if writes else prompts  # a response takes longer to write than to learn from
+    minibatches = number_of_minibatches(min(distinct, limit or distinct), passes)
     amount: dict[str, int | None] = {"episodes_per_rollout": None, "turns_per_rollout": turns}
     if learner.needs_whole_episodes or settings.episode_buffers:
         groups = max(2, round(turns / length / settings.group_size))
@@ -115,7 +118,7 @@ def size_choices(
     if not learner.uses_replay:
         choices += [
             Choice("update_epochs", passes, "passes over a rollout"),
-            Choice("prompts_per_pass", prompts, "drawn in proportion to their turns, when there are more"),
+            Choice("prompts_per_pass", limit, "drawn in proportion to their turns, when there are more"),
             Choice("num_minibatches", minibatches, "of a pass; so many steps, however many prompts are met"),
         ]
     return [choice for choice in choices if choice.name in open_names and choice.value is not None]
@@ -146,7 +149,12 @@ def tokens_per_turn(questions: Iterable[tuple[str, tuple[str, ...]]]) -> float:
 
 
 def turns_and_passes(
-    play: RandomPlay, length: float, most: float, passes: int | None, most_turns: float = math.inf
+    play: RandomPlay,
+    length: float,
+    most: float,
+    passes: int | None,
+    most_turns: float = math.inf,
+    fewest_passes: int = FEWEST_PASSES,
 ) -> tuple[int, int, int]:
     """Turns of a rollout, passes over it, and distinct prompts of a pass.
 
@@ -161,6 +169,7 @@ def turns_and_passes(
         most: distinct prompts that there is time to learn from once.
         passes: over a rollout, where they are given.
         most_turns: turns that the environment alone plays in the time: only a slow one has fewer than others.
+        fewest_passes: where the usual number does not fit into the time.
     """
     fewest = min(ENOUGH_TURNS, max(FEWEST_TURNS, 2 ** math.ceil(math.log2(FEWEST_EPISODES * length))))
     turns = MOST_TURNS
@@ -172,7 +181,7 @@ def turns_and_passes(
     rest = max(most / 2, most - distinct * PLAY_COST)
     steps_of_pass = math.ceil(distinct / FEWEST_PROMPTS)
     wanted = min(MOST_PASSES, max(PASSES, STEPS // steps_of_pass))
-    passes = passes or (wanted if wanted * distinct <= rest else FEWEST_PASSES)
+    passes = passes or (wanted if wanted * distinct <= rest else fewest_passes)
     return turns, passes, max(FEWEST_LEARNED, math.ceil(rest / passes))
 
 

@@ -120,9 +120,11 @@ def test_the_time_of_a_prompt(monkeypatch):
         assert prompts_in(6, random, silent, torch.device(device)) == pytest.approx(6 * rate / 3)
 
 
-def chosen(random: RandomPlay, learner=None, open_names=frozenset(DEFAULTS), **settings) -> dict[str, object]:
+def chosen(
+    random: RandomPlay, learner=None, open_names=frozenset(DEFAULTS), most_prompts=1000, **settings
+) -> dict[str, object]:
     config = DataConfig(env="Echo-v0", **settings)
-    choices = size_choices(config, set(open_names), random, learner or RecordingLearner(), 1000)
+    choices = size_choices(config, set(open_names), random, learner or RecordingLearner(), most_prompts)
     return {choice.name: choice.value for choice in choices}
 
 
@@ -185,8 +187,21 @@ def test_responses_in_text_are_all_new():
     one prompt is as long to learn from as any number."""
     speaking = RecordingLearner(TextSpeaker())
     assert chosen(play(0.0, 20.0), speaking) == chosen(play(1.0, 20.0), speaking)
-    assert chosen(play(0.0, 20.0), speaking) == chosen(play(1.0, 20.0))
-    assert chosen(play(0.0, 20.0))["turns_per_rollout"] == 32768
+    turns = chosen(play(0.0, 20.0), speaking)["turns_per_rollout"]
+    assert (
+        turns == chosen(play(1.0, 20.0))["turns_per_rollout"] < chosen(play(0.0, 20.0))["turns_per_rollout"]
+    )
+
+
+def test_all_that_was_written_is_learned_from():
+    """Catches passes over half of the responses, each of which took longer to write than to learn from: one
+    pass over all in 24 minibatches, or more passes where there is time for them."""
+    found = chosen(play(1.0, 20.0), RecordingLearner(TextSpeaker()))
+    assert found["update_epochs"] == 1
+    assert found["num_minibatches"] == 24
+    assert "prompts_per_pass" not in found
+    quick = chosen(play(1.0, 2.0), RecordingLearner(TextSpeaker()), most_prompts=1_000_000)
+    assert (quick["update_epochs"], quick["num_minibatches"]) == (4, 6)
 
 
 def test_a_play_without_an_end_is_as_long_as_it_was():
