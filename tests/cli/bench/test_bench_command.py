@@ -238,7 +238,13 @@ def test_the_page_is_read_again_when_the_runs_are_over(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("page", "folder"),
-    [("results.md", ""), ("speedrun.md", ""), ("../README.md", ""), ("algorithms/compared.md", "algorithms")],
+    [
+        ("results.md", ""),
+        ("speedrun.md", ""),
+        ("../README.md", ""),
+        ("algorithms/compared.md", "algorithms"),
+        ("first_tries.md", "first_tries"),
+    ],
 )
 def test_the_pages_of_results_agree_with_the_records(page, folder):
     """A figure that was typed, or a record that was added without the page."""
@@ -248,7 +254,7 @@ def test_the_pages_of_results_agree_with_the_records(page, folder):
     assert with_table(text, records, DOCS / page) == text
 
 
-@pytest.mark.parametrize("folder", ["", "algorithms"])
+@pytest.mark.parametrize("folder", ["", "algorithms", "first_tries"])
 def test_every_record_has_its_picture(folder):
     tasks = {f"{record.task}.png" for record in read_all(DOCS / "records" / folder)}
     assert tasks == {file.name for file in (DOCS / "curves" / folder).glob("*.png")}
