@@ -98,8 +98,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def is_yaml(task: str) -> bool:
-    """True for a file, and false for the id of an environment."""
-    return Path(task).suffix in (".yaml", ".yml")
+    """True for a file, by whatever name, and false for the id of an environment."""
+    return Path(task).suffix in (".yaml", ".yml") or Path(task).is_file()
 
 
 def yaml_options(file: str) -> tuple[str, ...]:

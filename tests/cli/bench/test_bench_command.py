@@ -176,6 +176,8 @@ def test_an_environment_is_named_by_its_id(tmp_path):
     (a2c,) = touched(tmp_path, "a2c")
     (run,) = plan(["lgym/GuessNumber-v0"], [0], tmp_path, over=[a2c])
     assert run.name == "GuessNumber-v0+a2c"
+    (tmp_path / "pole.json").touch()
+    assert plan([str(tmp_path / "pole.json")], [0], tmp_path)[0].name == "pole"
     assert run.command[:5] == ["fit", "--data.env", "lgym/GuessNumber-v0", "--config", a2c]
     with pytest.raises(ConfigError, match="is not a registered environment.*Close to it: CartPole-v1"):
         plan(["CartPole-v11"], [0], tmp_path)
