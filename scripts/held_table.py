@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -31,15 +31,11 @@ class Table(NamedTuple):
     Attributes:
         options: of the command that writes it, in the marks around it.
         header: the names of its columns.
-        key: columns that tell rows apart, from the first on.
-        row: gives that of a run's folder.
         script: which writes it.
     """
 
     options: str
     header: Row
-    key: int
-    row: Callable[[Path], Row]
     script: str = "held_table.py"
 
     @property
@@ -112,12 +108,11 @@ HELD = Table(
         "mean of the last third",
         "machine",
     ),
-    3,
-    row,
 )
+KEY = 3  # columns that tell rows apart, from the first on
 
 
-def merged(old: Sequence[Row], new: Sequence[Row], key: int = HELD.key) -> list[Row]:
+def merged(old: Sequence[Row], new: Sequence[Row], key: int = KEY) -> list[Row]:
     """Old rows with new ones in the place of those that the first `key` columns do not tell apart, or behind
     those of their environment, or at the end."""
     rows = list(old)
@@ -164,7 +159,7 @@ def main() -> None:
     arguments = parser.parse_args()
     page: Path = arguments.page
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    rows = merged(written(HELD, text), list(map(HELD.row, arguments.runs)))
+    rows = merged(written(HELD, text), list(map(row, arguments.runs)))
     page.write_text(replaced(HELD, text, markdown(HELD, rows)), encoding="utf-8")
 
 

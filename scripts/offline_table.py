@@ -171,7 +171,7 @@ def main() -> None:
             cells.append(_cell([model_value(game, run) for run in carry_out(runs)]))
         rows.append(tuple(cells))
     header = ("episodes", "table of action values", *arguments.learners)
-    kind = Table(f" from logged {arguments.game}", header, 1, lambda _: (), Path(__file__).name)
+    kind = Table(f" from logged {arguments.game}", header, Path(__file__).name)
     text = arguments.page.read_text(encoding="utf-8") if arguments.page.exists() else ""
     arguments.page.write_text(replaced(kind, text, markdown(kind, rows)), encoding="utf-8")
 

@@ -1,6 +1,7 @@
 """Construction of Gymnasium environments, with errors that say the way out."""
 
 import difflib
+import importlib
 import math
 import numbers
 import sys
@@ -113,8 +114,7 @@ def make_env(
             f"max_episode_steps={max_episode_steps}: give 1 or more, -1 for no limit, or None for the "
             "registered one"
         )
-    package = next((name for start, name in REGISTERED_BY.items() if env_id.startswith(start)), None)
-    env_id = f"{package}:{env_id}" if package is not None else env_id
+    env_id = _with_package(env_id)
     try:  # Gymnasium has no error class of its own for ids such as '' or 'Frozen Lake'
         parse_env_id(env_id.rpartition(":")[2])
     except Error as error:
@@ -126,10 +126,7 @@ def make_env(
     except (UnregisteredEnv, DeprecatedEnv) as error:
         raise _unknown(env_id, error) from error
     except (DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise ConfigError(
-            f"{env_id!r} needs a package that this Python does not have: {str(error).rstrip('.')}. "
-            "Install it, or check the spelling of the id."
-        ) from error
+        raise _missing_package(env_id, error) from error
     except TypeError as error:
         raise ConfigError(
             f"{env_id!r} could not be built with env_kwargs={dict(env_kwargs or {})!r}: {error}. "
@@ -145,6 +142,37 @@ def make_env(
     for number, wrapper in enumerate(wrappers, start=1):
         env = _wrap(env, wrapper, f"Wrapper {number} of {len(wrappers)}")
     return env
+
+
+def require_registered(env_id: str) -> None:
+    """Refuse an id that no environment has, without making one: that may need `env_kwargs`.
+
+    Raises:
+        ConfigError: if it is not registered, or its package is not installed.
+    """
+    env_id = _with_package(env_id)
+    package, _, name = env_id.rpartition(":")
+    try:
+        if package:
+            importlib.import_module(package)
+        gymnasium.spec(name)
+    except ModuleNotFoundError as error:
+        raise _missing_package(env_id, error) from error
+    except Error as error:
+        raise _unknown(env_id, error) from error
+
+
+def _with_package(env_id: str) -> str:
+    """The id with the package in front of it that registers it, where that is known."""
+    package = next((name for start, name in REGISTERED_BY.items() if env_id.startswith(start)), None)
+    return env_id if package is None else f"{package}:{env_id}"
+
+
+def _missing_package(env_id: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{env_id!r} needs a package that this Python does not have: {str(error).rstrip('.')}. "
+        "Install it, or check the spelling of the id."
+    )
 
 
 def _say_nothing(*words: Any) -> None:

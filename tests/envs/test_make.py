@@ -9,7 +9,7 @@ from gymnasium.wrappers import ClipReward, DiscretizeAction, PassiveEnvChecker, 
 
 from helpers import echo  # noqa: F401  (registers environments)
 from lgym.envs import make_env
-from lgym.envs.make import time_limit
+from lgym.envs.make import require_registered, time_limit
 from lgym.types import ConfigError
 
 
@@ -304,3 +304,15 @@ def test_a_time_limit_of_the_environments_own():
     env = make_env("Counting-v0")
     env.unwrapped.max_steps = 64
     assert time_limit(env) == 64
+
+
+def test_an_id_is_refused_without_making_the_environment():
+    """Catches one that cannot be made without `env_kwargs`, refused as if nobody knew it."""
+    require_registered("lgym/ReasoningGym-v0")
+    require_registered("gymnasium:CartPole-v1")
+    with pytest.raises(ConfigError, match="'FrozenLake-v7' is not a registered environment.*FrozenLake-v1"):
+        require_registered("FrozenLake-v7")
+    with pytest.raises(ConfigError, match="'no_such_package:Maze-v0' needs a package.*no_such_package"):
+        require_registered("no_such_package:Maze-v0")
+    with pytest.raises(ConfigError, match="'Frozen Lake' is not a registered environment"):
+        require_registered("Frozen Lake")

@@ -30,7 +30,7 @@ from lgym.cli.bench.records import LAID_OVER
 from lgym.cli.bench.tables import NEW_PAGE, with_table
 from lgym.cli.runs import newest_run
 from lgym.cli.sigterm import Terminated, sigterm_as_interrupt
-from lgym.envs.make import make_env
+from lgym.envs.make import require_registered
 from lgym.terminal import say
 from lgym.types import ConfigError
 
@@ -121,7 +121,7 @@ def task_options(task: str) -> tuple[str, ...]:
     """
     if is_yaml(task):
         return yaml_options(task)
-    make_env(task).close()
+    require_registered(task)
     return "--data.env", task
 
 

@@ -179,6 +179,7 @@ def test_an_environment_is_named_by_its_id(tmp_path):
     (tmp_path / "pole.json").touch()
     assert plan([str(tmp_path / "pole.json")], [0], tmp_path)[0].name == "pole"
     assert run.command[:5] == ["fit", "--data.env", "lgym/GuessNumber-v0", "--config", a2c]
+    assert plan(["lgym/ReasoningGym-v0"], [0], tmp_path)  # `--fit` says which task
     with pytest.raises(ConfigError, match="is not a registered environment.*Close to it: CartPole-v1"):
         plan(["CartPole-v11"], [0], tmp_path)
 
